@@ -1,0 +1,39 @@
+# Every target sets up what it needs; none needs another one first. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# An editable install links files one by one: a file that is new, or gone, calls for another install.
+SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
+
+.PHONY: help demo test lint bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/use.stamp  ## a published circuit of GPT-2 small: into a store, queried, measured, drawn (in demo/)
+	$(BIN)/wirescope demo --out demo
+
+test: $(VENV)/dev.stamp lint  ## lint, type check, all tests
+	$(BIN)/pytest
+
+lint: $(VENV)/dev.stamp  ## ruff and mypy alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/use.stamp  ## the benchmark tables (nothing is asserted about time)
+	$(BIN)/python bench/store.py
+
+clean:  ## remove the environment and everything made
+	rm -rf $(VENV) build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/use.stamp: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[draw]'
+	touch $@
+
+$(VENV)/dev.stamp: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[draw,extract,dev]'
+	touch $@ $(VENV)/use.stamp
