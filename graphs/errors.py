@@ -1,0 +1,28 @@
+"""What can go wrong for the user: two exceptions, and the hint that goes with a mistyped name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """The call cannot be carried out as it was made; the message says what to change.
+
+    The message is one sentence for the user: what was wrong, with which value, and what to do. The
+    command line prints it without a traceback and exits with status 2.
+    """
+
+
+class StoreError(RuntimeError):
+    """Something on the disk is not as it should be; the message names the file. Exit status 1."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint to append to an error message, empty when nothing known is near.
+
+    >>> did_you_mean("gpt2-iio", ["gpt2-ioi", "olmo-ioi"])
+    " Did you mean 'gpt2-ioi'?"
+    >>> did_you_mean("x", ["gpt2-ioi"])
+    ''
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
