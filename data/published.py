@@ -1,0 +1,182 @@
+"""Circuits as others publish them: the JSON of the MIB benchmark and of EAP-IG, read and written.
+
+    {"cfg":   {"n_layers": 12, "n_heads": 12, "parallel_attn_mlp": false, "d_model": 768},
+     "nodes": {"input": {"in_graph": true}, ...},
+     "edges": {"input->a0.h0<q>": {"score": -0.0003, "in_graph": false}, ...}}
+
+Such a file has one score an edge, the mean over prompts that it does not name. In the store it becomes a
+run with a single prompt, number 0, that has no text. Inputs are always split into q, k and v.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..graphs import Circuit, InputError, Inputs, Shape, Wiring
+from ..graphs.circuit import Scores
+from ..graphs.wiring import Mask
+from .schema import TABLES
+from .store import Run, write_run
+
+EMBEDDED = Path(__file__).parent / "circuits" / "gpt2-small-ioi.json.gz"
+"""GPT-2 small on indirect object identification, scored with EAP-IG; published with the MIB benchmark."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class PublishedCircuit:
+    """A score for each edge of a wiring, and the circuit that the file marks."""
+
+    wiring: Wiring
+    scores: Scores
+    in_graph: Mask
+    config: Mapping[str, Any]
+
+
+def read_circuit(file: Path | str) -> PublishedCircuit:
+    """Read a MIB or EAP-IG ``.json``, plain or gzipped."""
+    path = Path(file)
+    try:
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file '{file}'.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"'{file}' cannot be read: {error}.") from error
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise InputError(f"'{file}' is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise InputError(f"'{file}' is not a circuit: it is nested too deeply.") from error
+    return parse_circuit(content, str(file))
+
+
+def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
+    """The circuit in a parsed JSON document; `origin` is for messages."""
+    edges = content.get("edges") if isinstance(content, dict) else None
+    config = content.get("cfg") if isinstance(content, dict) else None
+    if not isinstance(edges, dict) or not isinstance(config, dict):
+        raise InputError(
+            f"'{origin}' is not a circuit: it needs the objects 'cfg', 'nodes' and 'edges' that MIB and "
+            "EAP-IG write."
+        )
+    shape = shape_of(config, origin)
+    lacking = shape.n_edges - len(edges)
+    if lacking > len(edges):  # a shape out of proportion to the file is not worth building
+        raise InputError(
+            f"'{origin}' lacks {lacking:,} of the {shape.n_edges:,} edges of a model of {shape}."
+        )
+    wiring = Wiring(shape)
+    ids = wiring.edge_ids(edges.keys())
+    if lacking > 0:
+        missing = np.setdiff1d(np.arange(wiring.n_edges), ids)
+        raise InputError(
+            f"'{origin}' lacks {lacking:,} of the {shape.n_edges:,} edges of a model of {shape}, "
+            f"{wiring.edge_names(missing[:1])[0]} among them."
+        )
+    scores = np.empty(wiring.n_edges, dtype=np.float32)
+    in_graph = np.zeros(wiring.n_edges, dtype=bool)
+    for edge, (name, entry) in zip(ids, edges.items(), strict=True):
+        scores[edge] = _score(entry, name, origin)
+        in_graph[edge] = bool(entry.get("in_graph", False))
+    return PublishedCircuit(wiring, scores, in_graph, config)
+
+
+def shape_of(config: Mapping[str, Any], origin: str) -> Shape:
+    """The shape that a file's ``cfg`` describes."""
+    layers, heads = config.get("n_layers"), config.get("n_heads")
+    if not (isinstance(layers, int) and isinstance(heads, int) and layers > 0 and heads > 0):
+        raise InputError(
+            f"'{origin}' does not say its model's shape: cfg has n_layers {layers!r} and n_heads {heads!r}, "
+            "which should be positive whole numbers."
+        )
+    return Shape(layers, heads, parallel=bool(config.get("parallel_attn_mlp", False)))
+
+
+def import_circuit(
+    circuit: PublishedCircuit,
+    store: Path | str,
+    *,
+    run: str,
+    source: str,
+    model: str,
+    task: str | None = None,
+) -> bool:
+    """Write a published circuit into a store as a run; False if this very run is there already."""
+    record = Run(
+        run=run,
+        model=model,
+        config=circuit.config,
+        shape=circuit.wiring.shape,
+        task=task,
+        prompts=1,
+        levels=("edge",),
+        source=source,
+    )
+    edges = circuit.wiring.n_edges
+    with write_run(store, record) as writer:
+        if writer.finished:
+            return False
+        writer.write_wiring(circuit.wiring)
+        writer.write("prompts", pa.Table.from_pylist([{"prompt_id": 0}], schema=TABLES["prompts"]))
+        writer.write(
+            "edge_scores",
+            pa.table(
+                {
+                    "prompt_id": np.zeros(edges, dtype=np.int32),
+                    "edge_id": np.arange(edges, dtype=np.int32),
+                    "score": circuit.scores,
+                }
+            ),
+        )
+    return True
+
+
+def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str:
+    """The text of a MIB file: all edges with their scores, those of the circuit marked."""
+    wiring, shape = circuit.wiring, circuit.wiring.shape
+    if shape.inputs is not Inputs.SPLIT:
+        raise InputError(
+            f"The MIB format has q, k and v inputs for each head; this run has {shape.inputs} inputs."
+        )
+    kept = np.zeros(wiring.n_edges, dtype=bool)
+    kept[circuit.edges] = True
+    active = np.zeros(wiring.n_nodes, dtype=bool)
+    active[circuit.nodes] = True
+    names = wiring.edge_names().to_pylist()
+    return json.dumps(
+        {
+            "cfg": {
+                "n_layers": shape.layers,
+                "n_heads": shape.heads,
+                "parallel_attn_mlp": shape.parallel,
+                "d_model": config.get("d_model"),
+            },
+            "nodes": {
+                name: {"in_graph": bool(inside)}
+                for name, inside in zip(wiring.node_names, active, strict=True)
+            },
+            "edges": {
+                name: {"score": score, "in_graph": inside}
+                for name, score, inside in zip(
+                    names, scores.astype(float).tolist(), kept.tolist(), strict=True
+                )
+            },
+        }
+    )
+
+
+def _score(entry: Any, name: str, origin: str) -> float:
+    score = entry.get("score") if isinstance(entry, dict) else None
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        raise InputError(f"'{origin}' has no score for the edge {name}: it says {entry!r}.")
+    if not abs(score) <= _LARGEST:
+        raise InputError(f"'{origin}' has the score {score} for the edge {name}: scores must be finite.")
+    return float(score)
