@@ -1,0 +1,21 @@
+"""DuckDB over the store: one .sql file a question, and a thin runner."""
+
+from .circuits import Choice, Chosen, Units, choose, edge_scores, units
+from .session import QUESTIONS, VIEWS, ask, open_store, resample, select, set_thresholds, text
+
+__all__ = [
+    "QUESTIONS",
+    "VIEWS",
+    "Choice",
+    "Chosen",
+    "Units",
+    "ask",
+    "choose",
+    "edge_scores",
+    "open_store",
+    "resample",
+    "select",
+    "set_thresholds",
+    "text",
+    "units",
+]

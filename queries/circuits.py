@@ -1,0 +1,141 @@
+"""Circuits of a run in the store: its scores by SQL, the choice among its units by `graphs`."""
+
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from .. import graphs
+from ..data import Run
+from ..graphs import Circuit, InputError
+from ..graphs.circuit import Scores
+from .session import ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which units make the circuit: exactly one of `k`, `mass`, `threshold` and `effect`."""
+
+    k: int | None = None
+    """The k strongest."""
+    mass: float | None = None
+    """The smallest set with this share of the total |score|."""
+    threshold: float | None = None
+    """All that are at least so strong."""
+    effect: float | None = None
+    """The smallest measured circuit of the task ranking that explains this much."""
+    greedy: bool = False
+    """With k: grown from `logits` instead of taken from the top."""
+    signed: bool = False
+    """Rank by how much a unit helps, not by |score|."""
+    prompt: int | None = None
+    """By the scores of one prompt instead of their mean."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("k", "mass", "threshold", "effect") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InputError(
+                "Say how large the circuit is by exactly one of k, mass, threshold and effect"
+                + (f", not by {' and '.join(given)}." if given else ".")
+            )
+        if self.greedy and self.k is None:
+            raise InputError(f"Greedy growth needs k, the number of edges, not {given[0]}.")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A circuit, and the scores of all edges that it was chosen from."""
+
+    circuit: Circuit
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of a circuit at any level, the strongest first."""
+
+    requested: int
+    rows: pa.Table
+
+
+def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> Chosen:
+    """The circuit of edges that a choice makes of a run."""
+    wiring, scores = run.wiring, edge_scores(connection, run, choice.prompt)
+    if choice.mass is not None:
+        return Chosen(graphs.mass(wiring, scores, choice.mass, signed=choice.signed), scores)
+    if choice.threshold is not None:
+        return Chosen(graphs.at_least(wiring, scores, choice.threshold, signed=choice.signed), scores)
+    k = size_for_effect(connection, run, choice.effect) if choice.effect is not None else choice.k or 0
+    grow = graphs.greedy if choice.greedy else graphs.top_k
+    return Chosen(grow(wiring, scores, k, signed=choice.signed), scores)
+
+
+def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: Choice) -> Units:
+    """The units that a choice makes of a run at a level: edges, heads or attention edges.
+
+    `position` is a unit's place in the ranking; at the level `edge`, those that lead nowhere are left out.
+    """
+    if level == "edge":
+        chosen = choose(connection, run, choice)
+        place = np.empty(len(chosen.scores), dtype=np.int64)
+        place[graphs.ranking(chosen.scores, signed=choice.signed)] = np.arange(1, len(place) + 1)
+        table = chosen.circuit.table()
+        return Units(
+            chosen.circuit.requested, table.add_column(0, "position", pa.array(place[table["edge_id"]]))
+        )
+    _check_level(run, level)
+    if choice.k is None or choice.greedy or choice.signed:
+        raise InputError(f"At the level {level}, a circuit is chosen by k and |score| alone.")
+    if level == "attention" and choice.prompt is None:
+        raise InputError("Attention edges belong to one prompt: name it with --prompt.")
+    if choice.prompt is not None:
+        _check_prompt(connection, run, choice.prompt)
+    question = {"head": "top_heads", "attention": "top_attention"}[level]
+    rows = ask(connection, question, run=run.run, k=choice.k, prompt=choice.prompt)
+    if choice.k < 1:
+        raise InputError(f"k is {choice.k}, but a circuit has at least 1 unit.")
+    if choice.k > rows.num_rows:
+        raise InputError(f"k is {choice.k}, but there are {rows.num_rows:,} units at the level {level}.")
+    return Units(choice.k, rows)
+
+
+def edge_scores(connection: duckdb.DuckDBPyConnection, run: Run, prompt: int | None = None) -> Scores:
+    """One score for each edge of the run's wiring: the mean over its prompts, or that of one prompt."""
+    _check_level(run, "edge")
+    if prompt is not None:
+        _check_prompt(connection, run, prompt)
+    found = ask(connection, "run_scores", run=run.run, prompt=prompt)
+    scores = np.full(run.shape.n_edges, np.nan, dtype=np.float32)
+    scores[found["edge_id"].to_numpy()] = found["score"].to_numpy()
+    return scores
+
+
+def size_for_effect(connection: duckdb.DuckDBPyConnection, run: Run, effect: float) -> int:
+    """The smallest size at which the measured edge curve of the task ranking explains this much."""
+    curve = ask(
+        connection, "run_curve", run=run.run, level="edge", ranking="task", ablation=run.ablation
+    ).to_pylist()
+    if not curve:
+        raise InputError(
+            f"The run '{run.run}' has no measured curve of its edges in the task ranking; choose by k or mass."
+        )
+    for point in curve:
+        if point["requested"] > 0 and point["explained"] is not None and point["explained"] >= effect:
+            return int(point["requested"])
+    raise InputError(f"The measured curve of the run '{run.run}' never explains {effect} of the effect.")
+
+
+def _check_level(run: Run, level: str) -> None:
+    if level not in run.levels:
+        raise InputError(
+            f"The run '{run.run}' has no {level} scores; its levels are: {', '.join(run.levels)}."
+        )
+
+
+def _check_prompt(connection: duckdb.DuckDBPyConnection, run: Run, prompt: int) -> None:
+    there = ask(connection, "run_prompts", run=run.run)["prompt_id"].to_pylist()
+    if prompt not in there:
+        raise InputError(
+            f"The run '{run.run}' has no prompt {prompt}; its prompts are {there[0]} to {there[-1]}."
+        )

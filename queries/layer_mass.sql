@@ -1,0 +1,19 @@
+-- How much of a run's |mean score| runs from each layer to each other?
+-- Layer -1 is the input, the layer after the last is the logits.
+select
+    edges.src_layer,
+    edges.dst_layer,
+    count(*) as edges,
+    sum(abs(means.score)) as mass,
+    sum(abs(means.score)) / sum(sum(abs(means.score))) over () as share
+from (
+    select
+        edge_id,
+        avg(score) as score
+    from edge_scores
+    where run = $run
+    group by edge_id
+) as means
+join edges on edges.run = $run and edges.edge_id = means.edge_id
+group by edges.src_layer, edges.dst_layer
+order by edges.src_layer, edges.dst_layer

@@ -1,0 +1,174 @@
+"""DuckDB over a store: the views that a question can use, and the questions.
+
+`open_store` makes a connection in memory with a view for each table of the store, over the files of its
+readable runs, and the derived views of `VIEWS`. The connection reads files below the store and nothing
+else: it cannot load extensions or be configured otherwise. `select` runs a user's query and admits nothing
+but a single SELECT, because DuckDB would let COPY write into a folder that it may read.
+
+The text of every question is a file beside this one. It names tables only, so any engine that has them as
+views can run it.
+"""
+
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ..data import TABLES, Catalog, Run, read_catalog
+from ..graphs import InputError, did_you_mean
+
+VIEWS = (
+    "edge_means",
+    "curves",
+    "resampled_curves",
+    "crossings",
+    "resampled_multipliers",
+    "multipliers",
+)
+"""Questions that are views too, each after those that it uses."""
+
+QUESTIONS = (
+    "run_list",
+    "run_prompts",
+    "run_scores",
+    "run_curve",
+    "top_edges",
+    "top_heads",
+    "top_attention",
+    "attributed_curve",
+    "layer_mass",
+    "head_strength",
+    "overlap",
+    "stability",
+    "areas",
+    "multiplier_intervals",
+)
+"""Questions to `ask`, with their parameters."""
+
+_RUN_COLUMNS = {
+    "run": pa.string(),
+    "model": pa.string(),
+    "base_model": pa.string(),
+    "task": pa.string(),
+    "levels": pa.list_(pa.string()),
+    "prompts": pa.int32(),
+    "layers": pa.int32(),
+    "heads": pa.int32(),
+    "kv_heads": pa.int32(),
+    "parallel": pa.bool_(),
+    "inputs": pa.string(),
+    "edges": pa.int64(),
+    "method": pa.string(),
+    "steps": pa.int32(),
+    "metric": pa.string(),
+    "ablation": pa.string(),
+    "seed": pa.int64(),
+    "dtype": pa.string(),
+    "source": pa.string(),
+    "started": pa.string(),
+    "finished": pa.string(),
+}
+
+
+def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
+    """A connection with the store's views; `Catalog` if the store has been looked at already."""
+    catalog = store if isinstance(store, Catalog) else read_catalog(store)
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    )
+    # the folder itself must end in a slash, or a neighbour whose name starts alike would be allowed too
+    folder = str(catalog.path.resolve()) + "/"
+    connection.execute(f"set allowed_directories = [{_quoted(folder)}]")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    connection.register("runs", _runs(catalog.runs.values()))
+    for table, schema in TABLES.items():
+        _create_view(connection, table, schema, catalog.files(table))
+    resample(connection, draws=0)
+    set_thresholds(connection, [0.9])
+    for view in VIEWS:
+        connection.execute(f"create view {view} as {text(view)}")
+    return connection
+
+
+def ask(connection: duckdb.DuckDBPyConnection, question: str, **parameters: Any) -> pa.Table:
+    """The answer to one of the questions."""
+    return connection.sql(text(question), params=parameters or None).to_arrow_table()
+
+
+def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
+    """The answer to a user's query, which must be one SELECT."""
+    try:
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+            raise InputError(f"Only a single SELECT can be run on a store; this query is: {kinds}.")
+        return connection.sql(statements[0]).to_arrow_table()
+    except duckdb.Error as error:
+        raise InputError(str(error).strip()) from error
+
+
+def text(question: str) -> str:
+    """The SQL of a question or view."""
+    if question not in (*QUESTIONS, *VIEWS):
+        known = (*QUESTIONS, *VIEWS)
+        raise InputError(f"There is no question '{question}'.{did_you_mean(question, known)}")
+    return (resources.files(__package__) / f"{question}.sql").read_text()
+
+
+def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0) -> None:
+    """Set the draws of prompts for the bootstrap; draw 0 has every prompt once.
+
+    A Poisson bootstrap: in a draw, each prompt counts a number of times that is Poisson with mean 1. A prompt
+    id has the same count in all runs, so two runs on the same prompts are compared draw by draw.
+    """
+    ((last,),) = connection.execute("select coalesce(max(prompt_id), -1) from effects").fetchall()
+    ids = np.arange(last + 1, dtype=np.int32)
+    weights = np.random.default_rng(seed).poisson(1.0, size=(draws, len(ids)))
+    draw, prompt = np.nonzero(weights)
+    connection.register(
+        "resamples",
+        pa.table(
+            {
+                "draw": np.append(np.zeros(len(ids), dtype=np.int32), draw.astype(np.int32) + 1),
+                "prompt_id": np.append(ids, prompt.astype(np.int32)),
+                "weight": np.append(np.ones(len(ids)), weights[draw, prompt]),
+            }
+        ),
+    )
+
+
+def set_thresholds(connection: duckdb.DuckDBPyConnection, thresholds: Iterable[float]) -> None:
+    """Set the explained effects at which curves are compared; 0.9 unless set."""
+    connection.register("thresholds", pa.table({"threshold": pa.array(list(thresholds), pa.float64())}))
+
+
+def _runs(runs: Iterable[Run]) -> pa.Table:
+    rows = []
+    for run in runs:
+        known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges}
+        rows.append({column: known[column] for column in _RUN_COLUMNS})
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))
+
+
+def _create_view(
+    connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, files: list[Path]
+) -> None:
+    if not files:
+        connection.register(table, schema.append(pa.field("run", pa.string())).empty_table())
+        return
+    listed = ", ".join(_quoted(str(file.resolve())) for file in files)
+    columns = ", ".join(schema.names)
+    # a view cannot take parameters: the names are our own, and the files are quoted
+    connection.execute(
+        f"create view {table} as select {columns}, run from read_parquet("  # noqa: S608
+        f"[{listed}], hive_partitioning = true, hive_types = {{'run': varchar}})"
+    )
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

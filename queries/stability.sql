@@ -1,0 +1,49 @@
+-- How alike are the rankings of a run's prompts: the mean Jaccard index of the top k edges of two prompts?
+-- Null for a single prompt.
+with
+ranked as (
+    select
+        prompt_id,
+        edge_id,
+        row_number() over (partition by prompt_id order by abs(score) desc, edge_id) as position
+    from edge_scores
+    where run = $run
+),
+
+top_edges as (
+    select
+        prompt_id,
+        edge_id
+    from ranked
+    where position <= $k
+),
+
+sizes as (
+    select
+        count(distinct prompt_id) as prompts,
+        count(*) * 1.0 / count(distinct prompt_id) as size
+    from top_edges
+),
+
+shared as (
+    select
+        mine.prompt_id as first_prompt,
+        theirs.prompt_id as second_prompt,
+        count(*) as n
+    from top_edges as mine
+    join top_edges as theirs on theirs.edge_id = mine.edge_id and theirs.prompt_id > mine.prompt_id
+    group by mine.prompt_id, theirs.prompt_id
+),
+
+-- pairs that share nothing have no row here: they count as 0 in the mean
+alike as (
+    select coalesce(sum(shared.n / (2 * sizes.size - shared.n)), 0) as total
+    from shared
+    cross join sizes
+)
+
+select
+    sizes.prompts,
+    alike.total / nullif(sizes.prompts * (sizes.prompts - 1) / 2.0, 0) as mean_jaccard
+from alike
+cross join sizes
