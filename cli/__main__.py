@@ -1,0 +1,5 @@
+"""``python -m wirescope.cli``."""
+
+from .main import main
+
+main()

@@ -1,0 +1,277 @@
+"""The commands: what they take, what they call, what they say. What they do is done elsewhere.
+
+Modules that are slow to import (duckdb, igraph, torch) are imported by the command that needs them.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import Format, emit, encoded, put, say
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from ..data import Catalog, PublishedCircuit, Run
+    from ..queries import Chosen
+
+app = typer.Typer(
+    name="wirescope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Circuits of transformers: every edge score in Parquet, questions in SQL, diagrams for the paper.",
+)
+
+Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
+RunName = Annotated[str, typer.Option("--run", "-r", help="The run; 'wirescope runs' lists them.")]
+K = Annotated[int | None, typer.Option("--k", "-k", help="The K strongest units.")]
+Mass = Annotated[float | None, typer.Option(help="The fewest edges with this share of the total |score|.")]
+Threshold = Annotated[float | None, typer.Option(help="All edges whose |score| is at least this.")]
+Effect = Annotated[
+    float | None, typer.Option(help="The smallest measured circuit that explains this much of the effect.")
+]
+Greedy = Annotated[bool, typer.Option("--greedy", help="With --k: grow the circuit from the logits.")]
+Signed = Annotated[bool, typer.Option("--signed", help="Rank by how much a unit helps, not by |score|.")]
+Prompt = Annotated[int | None, typer.Option(help="By the scores of this prompt, not by their mean.")]
+Form = Annotated[
+    Format | None, typer.Option("--format", "-f", help="By default the ending of --out, or table.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to standard output.")]
+
+LEVELS = ("edge", "head", "attention")
+EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
+
+
+@app.command("demo")
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo"),
+) -> None:
+    """Everything on a published circuit: GPT-2 small on indirect object identification.
+
+    Needs no model and no download.
+
+    Example: wirescope demo --out demo
+    """
+    from .demo import run_demo
+
+    run_demo(out)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="A circuit as MIB or EAP-IG publish it: .json, .json.gz or .pt")
+    ],
+    store: Store,
+    run: Annotated[
+        str | None, typer.Option("--run", "-r", help="Its name in the store; by default the file's.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The model that it is a circuit of.")] = "unknown",
+    task: Annotated[str | None, typer.Option(help="The task that it was found on.")] = None,
+) -> None:
+    """Take a published circuit into a store.
+
+    Example: wirescope import gpt2-small-ioi.json.gz --store circuits --model gpt2 --task ioi
+    """
+    from ..data import import_circuit, read_circuit
+
+    circuit = _read_pt(file) if file.suffix == ".pt" else read_circuit(file)
+    name = run or file.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt")
+    written = import_circuit(circuit, store, run=name, source=file.name, model=model, task=task)
+    if written:
+        marked = int(circuit.in_graph.sum())
+        say(
+            f"Run '{name}' in '{store}': {circuit.wiring.n_edges:,} edges of a model of {circuit.wiring.shape}"
+            + (f", {marked:,} of them marked as a circuit by the file." if marked else ".")
+        )
+    else:
+        say(f"Run '{name}' is in '{store}' already, from the same call; nothing was written.")
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="A SELECT over the store's views.")],
+    store: Store,
+    form: Form = None,
+    out: Out = None,
+) -> None:
+    """Ask a question in SQL.
+
+    Views: runs, nodes, edges, prompts, edge_scores, head_scores, attention_scores, effects, edge_means,
+    curves, multipliers; each has a column run. 'describe edge_scores' shows the columns of one.
+
+    Example: wirescope sql -s circuits "select name, score from edge_means order by abs(score) desc limit 5"
+    """
+    from ..queries import select
+
+    _, connection = _open(store)
+    emit(select(connection, query), form, out)
+
+
+@app.command()
+def top(
+    store: Store,
+    run: RunName,
+    k: K = None,
+    mass: Mass = None,
+    threshold: Threshold = None,
+    effect: Effect = None,
+    greedy: Greedy = False,
+    signed: Signed = False,
+    level: Annotated[str, typer.Option(help="edge, head or attention.")] = "edge",
+    prompt: Prompt = None,
+    form: Form = None,
+    out: Out = None,
+) -> None:
+    """The circuit of a run: how many units were requested and kept, and which.
+
+    An edge is kept if it lies on a path of requested edges from the input to the logits.
+
+    Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
+    """
+    from ..queries import Choice, units
+
+    catalog, connection = _open(store)
+    choice = Choice(
+        k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
+    )
+    found = units(connection, catalog.run(run), _one_of("level", level, LEVELS), choice)
+    kept = found.rows.num_rows
+    say(
+        f"{found.requested:,} units requested at the level {level}, {kept:,} kept."
+        + ("" if kept else " No path of these edges runs from input to logits: ask for more, or --greedy.")
+    )
+    about = {"run": run, "level": level, "requested": found.requested, "kept": kept}
+    emit(found.rows, form, out, about=about)
+
+
+@app.command()
+def stats(
+    store: Store,
+    runs: Annotated[list[str], typer.Option("--runs", help="Runs to set side by side: --runs A B.")],
+    k: K = None,
+    mass: Mass = None,
+    threshold: Threshold = None,
+    effect: Effect = None,
+    greedy: Greedy = False,
+    signed: Signed = False,
+    null: Annotated[
+        int, typer.Option(help="Samples of the null model for comparisons; 0 leaves it out.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(help="Of the null model and the communities.")] = 0,
+    form: Form = None,
+    out: Out = None,
+) -> None:
+    """Graph measures of circuits, side by side; further runs are also compared with the first.
+
+    The null model rewires the circuit within its layers and keeps every degree: "expected" is the mean
+    likeness of such circuits, "p" the share that is at least as alike.
+
+    Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
+    """
+    from ..graphs import side_by_side
+    from ..queries import Choice, choose
+
+    catalog, connection = _open(store)
+    choice = Choice(k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed)
+    circuits = {name: choose(connection, catalog.run(name), choice).circuit for name in runs}
+    emit(side_by_side(circuits, samples=null, seed=seed), form, out)
+
+
+@app.command()
+def export(
+    store: Store,
+    run: RunName,
+    to: Annotated[str, typer.Option(help=f"One of {', '.join(EXPORTS)}.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    k: K = None,
+    mass: Mass = None,
+    threshold: Threshold = None,
+    effect: Effect = None,
+    greedy: Greedy = False,
+    signed: Signed = False,
+    prompt: Prompt = None,
+) -> None:
+    """Write the circuit of a run for another program.
+
+    mib has all edges with their scores, the circuit's marked; the others have the circuit.
+
+    Example: wirescope export -s circuits -r gpt2-small-ioi -k 200 --to graphml -o ioi.graphml
+    """
+    from ..queries import Choice, choose
+
+    _one_of("format", to, EXPORTS)
+    catalog, connection = _open(store)
+    record = catalog.run(run)
+    choice = Choice(
+        k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
+    )
+    chosen = choose(connection, record, choice)
+    put(_exported(chosen, to, record), out)
+    say(f"{chosen.circuit.requested:,} edges requested, {chosen.circuit.kept:,} kept: '{out}'.")
+
+
+@app.command()
+def runs(store: Store, form: Form = None, out: Out = None) -> None:
+    """List the runs of a store.
+
+    Example: wirescope runs -s circuits
+    """
+    from ..queries import ask
+
+    _, connection = _open(store)
+    emit(ask(connection, "run_list"), form, out)
+
+
+def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
+    from ..data import mib_json
+    from ..graphs import gexf, graphml
+    from ..viz import wiring_dot
+
+    if to == "mib":
+        return mib_json(chosen.circuit, chosen.scores, run.config).encode()
+    if to == "dot":
+        return wiring_dot(chosen.circuit).encode()
+    if to in ("graphml", "gexf"):
+        return {"graphml": graphml, "gexf": gexf}[to](chosen.circuit)
+    return encoded(chosen.circuit.table(), Format(to))
+
+
+def _open(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
+    from ..data import read_catalog
+    from ..queries import open_store
+
+    catalog = read_catalog(store)
+    _report_trouble(catalog)
+    return catalog, open_store(catalog)
+
+
+def _report_trouble(catalog: "Catalog") -> None:
+    for message in catalog.broken.values():
+        say(f"wirescope: left out: {message}")
+    if catalog.unfinished:
+        say(f"wirescope: left out, not finished: {', '.join(catalog.unfinished)}")
+
+
+def _read_pt(file: Path) -> "PublishedCircuit":
+    from ..graphs import InputError
+
+    try:
+        from ..extract import read_pt
+    except ImportError as error:
+        raise InputError(f"Reading '{file}' needs torch: pip install 'wirescope[extract]'.") from error
+    return read_pt(file)
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
+    from ..graphs import InputError, did_you_mean
+
+    if value not in known:
+        raise InputError(
+            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
+        )
+    return value

@@ -1,0 +1,5 @@
+"""Pictures of circuits."""
+
+from .wiring import render, wiring_dot
+
+__all__ = ["render", "wiring_dot"]
