@@ -1,0 +1,152 @@
+"""What the store and the wiring cost: bytes a score, and times as ratios to the bare work.
+
+Prints a table and asserts nothing: machines differ. Every ratio compares two things that were measured in
+turns in this very run, the best of several rounds each.
+
+    python bench/store.py [--prompts 1000] [--rounds 3]
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from wirescope.data import Run, read_catalog, write_run
+from wirescope.graphs import Circuit, Shape, Wiring, to_igraph, top_k
+from wirescope.queries import ask, open_store, select
+
+GPT2 = Shape(layers=12, heads=12)
+OLMO_7B = Shape(layers=32, heads=32)
+PROMPTS_A_SHARD = 100
+RUN = "random"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench_store(Path(folder), options.prompts, options.rounds)
+    bench_wiring(options.rounds)
+
+
+def bench_store(folder: Path, prompts: int, rounds: int) -> None:
+    wiring = Wiring(GPT2)
+    scores = np.random.default_rng(0).standard_normal((prompts, wiring.n_edges), dtype=np.float32)
+    heading(
+        f"{wiring.n_edges:,} edges x {prompts:,} prompts = {scores.size / 1e6:.1f} M scores, normal noise"
+    )
+
+    written = []
+
+    def write() -> None:
+        written.append(folder / f"store{len(written)}")
+        write_store(written[-1], wiring, scores)
+
+    store_time, plain_time = in_turns([write, lambda: np.save(folder / "plain.npy", scores)], rounds)
+    store = written[-1]
+    size = sum(part.bytes for part in read_catalog(store).run(RUN).parts["edge_scores"])
+    row("bytes a score", f"{size / scores.size:.3f}", "4.2 at most")
+    row("write", f"{store_time:.2f} s", f"{store_time / plain_time:.1f} x numpy.save")
+
+    connection = open_store(store)
+
+    def scan() -> None:
+        select(connection, "select sum(score) from edge_scores")
+
+    def top() -> None:
+        ask(connection, "top_edges", run=RUN, k=1000, prompt=None)
+
+    def largest() -> None:
+        select(
+            connection,
+            "select prompt_id, edge_id, score from edge_scores order by abs(score) desc limit 1000",
+        )
+
+    def means() -> None:
+        select(connection, "select edge_id, avg(abs(score)) from edge_scores group by edge_id")
+
+    def one_prompt() -> None:
+        ask(connection, "top_edges", run=RUN, k=1000, prompt=prompts // 2)
+
+    names = [
+        "bare scan, sum(score)",
+        "top 1000 edges by |mean|",
+        "top 1000 scores",
+        "mean |score| an edge",
+        "one prompt's top 1000",
+    ]
+    times = in_turns([scan, top, largest, means, one_prompt], rounds)
+    for name, seconds in zip(names, times, strict=True):
+        row(name, f"{seconds:.3f} s", f"{seconds / times[0]:.2f} x scan")
+
+
+def bench_wiring(rounds: int) -> None:
+    heading(f"OLMo-7B, {OLMO_7B.n_edges:,} edges")
+    (build,) = in_turns([lambda: Wiring(OLMO_7B)], rounds)
+    tracemalloc.start()
+    wiring = Wiring(OLMO_7B)
+    row("wiring", f"{build:.3f} s", f"{tracemalloc.get_traced_memory()[1] / 1e6:.0f} MB at the peak")
+    tracemalloc.stop()
+    (names,) = in_turns([wiring.edge_names], rounds)
+    row("all names", f"{names:.2f} s", "")
+    text = wiring.edge_names()
+    (ids,) = in_turns([lambda: wiring.edge_ids(text)], rounds)
+    row("all ids from names", f"{ids:.2f} s", "")
+    scores = np.random.default_rng(0).standard_normal(wiring.n_edges, dtype=np.float32)
+    sort, top = in_turns([lambda: np.argsort(scores), lambda: top_k(wiring, scores, 10_000)], rounds)
+    row("top 10,000, pruned", f"{top:.3f} s", f"{top / sort:.1f} x argsort")
+    everything = Circuit(wiring, np.arange(wiring.n_edges, dtype=np.int32), scores, wiring.n_edges)
+    before = peak()
+    (graph,) = in_turns([lambda: to_igraph(everything)], 1)
+    row("igraph of all edges", f"{graph:.1f} s", f"{peak() - before:.0f} MB more at the peak")
+
+
+def write_store(store: Path, wiring: Wiring, scores: np.ndarray) -> None:
+    prompts, edges = scores.shape
+    record = Run(run=RUN, model="none", shape=wiring.shape, prompts=prompts, levels=("edge",))
+    with write_run(store, record) as writer:
+        writer.write_wiring(wiring)
+        for shard, first in enumerate(range(0, prompts, PROMPTS_A_SHARD)):
+            block = scores[first : first + PROMPTS_A_SHARD]
+            ids = np.arange(first, first + len(block), dtype=np.int32)
+            rows = {
+                "prompt_id": np.repeat(ids, edges),
+                "edge_id": np.tile(np.arange(edges, dtype=np.int32), len(block)),
+                "score": block.ravel(),
+            }
+            writer.write("edge_scores", pa.table(rows), shard)
+
+
+def in_turns(jobs: list[Callable[[], object]], rounds: int) -> list[float]:
+    """The best time of each job, the jobs taking turns."""
+    best = [float("inf")] * len(jobs)
+    for _ in range(rounds):
+        for i, job in enumerate(jobs):
+            start = time.perf_counter()
+            job()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best
+
+
+def peak() -> float:
+    """The largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def heading(text: str) -> None:
+    print(f"\n{text}")
+
+
+def row(name: str, value: str, note: str) -> None:
+    print(f"  {name:<28}{value:>12}   {note}")
+
+
+if __name__ == "__main__":
+    main()
