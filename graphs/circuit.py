@@ -96,10 +96,13 @@ def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) ->
 
     >>> from wirescope.graphs import Shape, Wiring
     >>> tiny = Wiring(Shape(layers=1, heads=1))
-    >>> top_k(tiny, [0.1, 0, -0.9, 0.8, 0, -0.7, 0.3, 0.2], k=4).table()["name"].to_pylist()
+    >>> circuit = top_k(tiny, [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], k=3)
+    >>> circuit
+    Circuit(2 of 3 edges kept, 3 nodes)
+    >>> circuit.table()["name"].to_pylist()
     ['input->a0.h0<v>', 'a0.h0->logits']
 
-    The wiring has 8 edges. `input->m0` was requested as well, but `m0->logits` was not.
+    The third, `input->m0`, leads nowhere without `m0->logits`.
     """
     scores = _checked(wiring, scores)
     return _circuit(wiring, scores, ranking(scores, signed=signed)[: check_k(wiring, k)])

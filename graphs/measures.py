@@ -199,7 +199,10 @@ def minimum_cut(circuit: Circuit) -> Cut:
 
 
 def betweenness(circuit: Circuit) -> Floats:
-    """For each node of the circuit, how many shortest paths (in edges) between other nodes lead through it."""
+    """For each node of the circuit, the share of shortest paths between two others that lead through it, summed.
+
+    Shortest in edges, whatever their scores; the step from a key/value head to a query head counts as one.
+    """
     graph = to_igraph(circuit)
     by_name = dict(zip(graph.vs["name"], graph.betweenness(directed=True), strict=True))
     return np.array([by_name[circuit.wiring.node_names[node]] for node in circuit.nodes])

@@ -119,8 +119,8 @@ class Wiring:
     >>> wiring.n_nodes, wiring.n_edges
     (158, 32491)
     >>> wiring.edge_ids(["input->m0", "a9.h9->a11.h10<q>"])
-    array([   36, 27738], dtype=int32)
-    >>> wiring.edge_names([36, 27738]).to_pylist()
+    array([   36, 31596], dtype=int32)
+    >>> wiring.edge_names([36, 31596]).to_pylist()
     ['input->m0', 'a9.h9->a11.h10<q>']
     """
 

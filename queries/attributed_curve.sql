@@ -5,15 +5,9 @@ select
     / sum(strength) over () as share
 from (
     select
-        abs(score) as strength,
+        cast(abs(score) as double) as strength,
         row_number() over (order by abs(score) desc, edge_id) as k
-    from (
-        select
-            edge_id,
-            avg(score) as score
-        from edge_scores
-        where run = $run
-        group by edge_id
-    ) as means
+    from edge_means
+    where run = $run
 ) as ranked
 order by k

@@ -12,7 +12,7 @@ from (
     select
         run,
         edge_id,
-        avg(score) as score,
+        cast(avg(score) as real) as score,
         avg(abs(score)) as mean_abs,
         stddev_samp(score) as std,
         count(*) as prompts

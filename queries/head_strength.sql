@@ -1,26 +1,20 @@
 -- How much |mean score| enters and leaves each head of a run?
 with
-means as (
+strengths as (
     select
         edges.src,
         edges.dst,
-        abs(scores.score) as strength
-    from (
-        select
-            edge_id,
-            avg(score) as score
-        from edge_scores
-        where run = $run
-        group by edge_id
-    ) as scores
-    join edges on edges.run = $run and edges.edge_id = scores.edge_id
+        abs(means.score) as strength
+    from edge_means as means
+    join edges on edges.run = means.run and edges.edge_id = means.edge_id
+    where means.run = $run
 ),
 
 entering as (
     select
         dst as node_id,
         sum(strength) as strength
-    from means
+    from strengths
     group by dst
 ),
 
@@ -28,7 +22,7 @@ leaving as (
     select
         src as node_id,
         sum(strength) as strength
-    from means
+    from strengths
     group by src
 )
 
@@ -42,4 +36,4 @@ from nodes
 left join entering on entering.node_id = nodes.node_id
 left join leaving on leaving.node_id = nodes.node_id
 where nodes.run = $run and nodes.kind = 'head'
-order by out_strength desc, nodes.node_id
+order by leaving.strength desc, nodes.node_id

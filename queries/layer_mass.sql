@@ -6,14 +6,8 @@ select
     count(*) as edges,
     sum(abs(means.score)) as mass,
     sum(abs(means.score)) / sum(sum(abs(means.score))) over () as share
-from (
-    select
-        edge_id,
-        avg(score) as score
-    from edge_scores
-    where run = $run
-    group by edge_id
-) as means
-join edges on edges.run = $run and edges.edge_id = means.edge_id
+from edge_means as means
+join edges on edges.run = means.run and edges.edge_id = means.edge_id
+where means.run = $run
 group by edges.src_layer, edges.dst_layer
 order by edges.src_layer, edges.dst_layer

@@ -2,7 +2,8 @@
 -- prompt is the number of a prompt, or null for all.
 select
     edge_id,
-    avg(score) as score
+    cast(avg(score) as real) as score
 from edge_scores
 where run = $run and (cast($prompt as integer) is null or prompt_id = $prompt)
 group by edge_id
+order by edge_id

@@ -13,7 +13,7 @@ from (
     from (
         select
             node_id,
-            avg(score) as score
+            cast(avg(score) as real) as score
         from head_scores
         where run = $run and (cast($prompt as integer) is null or prompt_id = $prompt)
         group by node_id

@@ -1,0 +1,122 @@
+"""Bad input gets one clear sentence, exit status 2, and nothing half-written."""
+
+import json
+import os
+import shlex
+import shutil
+
+import pytest
+from wirescope.data import EMBEDDED
+
+IOI = "gpt2-small-ioi"
+
+
+TOP = "top -s {store} -r gpt2-small-ioi"
+EXPORT = "export -s {store} -r gpt2-small-ioi -k 5"
+CALLS = {
+    "top -s {store} -r gpt2-small-iio -k 5": (
+        "has no run 'gpt2-small-iio' (runs: gpt2-small-ioi). Did you mean 'gpt2-small-ioi'?"
+    ),
+    f"{TOP} -k 0": "k is 0, but the wiring of 12 layers x 12 heads has 32,491 edges: choose from 1 to 32491.",
+    f"{TOP} -k -4": "k is -4, but the wiring of 12 layers x 12 heads has 32,491 edges",
+    f"{TOP} -k 32492": "k is 32492, but the wiring of 12 layers x 12 heads has 32,491 edges",
+    TOP: "exactly one of k, mass, threshold and effect.",
+    f"{TOP} -k 5 --mass 0.5": "exactly one of k, mass, threshold and effect, not by k and mass.",
+    f"{TOP} --mass 0.5 --greedy": "Greedy growth needs k",
+    f"{TOP} --mass 1.5": "must lie above 0 and at most at 1, not 1.5",
+    f"{TOP} -k 5 --level heads": (
+        "'heads' is not a level: choose from edge, head, attention. Did you mean 'head'?"
+    ),
+    f"{TOP} -k 5 --level head": "has no head scores; its levels are: edge.",
+    f"{TOP} -k 5 --prompt 7": "has no prompt 7; its prompts are 0 to 0.",
+    f"{TOP} --effect 0.9": "has no measured curve of its edges",
+    f"{EXPORT} --to graphm -o {{tmp}}/x": (
+        "'graphm' is not a format: choose from mib, graphml, gexf, dot, csv, parquet. Did you mean 'graphml'?"
+    ),
+    f"{EXPORT} --to csv -o {{tmp}}/no/x.csv": "Cannot write '{tmp}/no/x.csv': No such file or directory.",
+    "sql -s {store} 'selct 1'": 'Parser Error: syntax error at or near "selct"',
+    "sql -s {store} 'select x from runs'": 'Binder Error: Referenced column "x" not found',
+    "sql -s {store} 'drop view runs'": "Only a single SELECT can be run on a store; this query is: DROP.",
+    "runs -s {tmp}/nowhere": (
+        "There is no store at '{tmp}/nowhere'; make one with 'wirescope import FILE --store {tmp}/nowhere'."
+    ),
+    "runs -s {tmp}": "The store '{tmp}' is empty; add a run with",
+    "import {tmp}/none.json -s {tmp}/s": "There is no file '{tmp}/none.json'.",
+    "import {tmp}/none.pt -s {tmp}/s": "There is no file '{tmp}/none.pt'.",
+    "import {circuit} -s {tmp}/s --run a/b": "'a/b' cannot be the name of a run",
+    "stats -s {store} --runs gpt2-small-ioi nobody -k 9": "has no run 'nobody'",
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.items(), ids=CALLS)
+def test_a_wrong_call_gets_one_sentence(cli, ioi_store, tmp_path, call, message):
+    places = {"store": ioi_store, "tmp": tmp_path, "circuit": EMBEDDED}
+    result = cli(*shlex.split(call.format(**places)))
+    assert result.status == 2
+    assert result.out == ""
+    assert message.format(**places) in result.err
+    assert result.err.startswith("wirescope: ")
+    assert "Traceback" not in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["top"], ["tops"], ["top", "--k", "many"], ["sql", "--store", "x"]])
+def test_a_call_that_does_not_parse_has_status_2(cli, arguments):
+    result = cli(*arguments)
+    assert result.status == 2
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not json", "is not JSON"),
+        ("[1, 2, 3]", "is not a circuit"),
+        ('{"cfg": {"n_layers": 1, "n_heads": 1}, "nodes": {}, "edges": {}}', "lacks 8 of the 8 edges"),
+        (
+            '{"cfg": {"n_layers": 1, "n_heads": 1}, "edges": {"input->m0": {"score": 1}}}',
+            "lacks 7 of the 8 edges",
+        ),
+    ],
+)
+def test_a_file_that_is_no_circuit_leaves_no_store(cli, tmp_path, content, message):
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    result = cli("import", file, "--store", tmp_path / "s")
+    assert result.status == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.fixture
+def powerless():
+    """Root may write anywhere: give that up for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_store_that_cannot_be_written_is_refused_and_can_be_read(cli, tmp_path, ioi_store, request):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and folder != folder.parent:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    store = tmp_path / "s"
+    shutil.copytree(ioi_store, store)
+    public = tmp_path / "circuit.json.gz"
+    shutil.copy(EMBEDDED, public)
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    cli("top", "-s", store, "-r", IOI, "-k", 200)  # whatever is imported late is imported while we may
+    request.getfixturevalue("powerless")
+    refused = cli("import", public, "--store", store, "--run", "other")
+    assert refused.status == 2
+    assert "Permission denied. Choose a store that can be written to." in refused.err
+    read = cli("top", "-s", store, "-r", IOI, "-k", 200, "-f", "json")
+    assert read.status == 0
+    assert json.loads(read.out)["kept"] == 179

@@ -1,0 +1,267 @@
+"""The commands as a user calls them, in this process; what is printed where, and what comes of it."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from wirescope.data import EMBEDDED, read_catalog, read_circuit
+from wirescope.graphs import from_networkx, top_k
+
+IOI = "gpt2-small-ioi"
+
+
+def rows(out: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+def test_import_then_ask(cli, tmp_path):
+    store = tmp_path / "s"
+    result = cli("import", EMBEDDED, "--store", store, "--model", "gpt2", "--task", "ioi")
+    assert (result.status, result.out) == (0, "")
+    assert "32,491 edges of a model of 12 layers x 12 heads, 756 of them marked" in result.err
+    again = cli("import", EMBEDDED, "--store", store, "--model", "gpt2", "--task", "ioi")
+    assert again.status == 0
+    assert "already, from the same call; nothing was written" in again.err
+    other = cli("import", EMBEDDED, "--store", store, "--model", "gpt3")
+    assert other.status == 2
+    assert "not the same: model, task" in other.err
+
+    (run,) = rows(cli("runs", "--store", store, "--format", "csv").out)
+    assert (run["run"], run["model"], run["task"], run["edges"]) == (IOI, "gpt2", "ioi", "32491")
+    query = "select name, score from edge_means order by abs(score) desc limit 2"
+    answer = json.loads(cli("sql", "--store", store, query, "--format", "json").out)
+    assert answer == [
+        {"name": "a9.h9->logits", "score": pytest.approx(-0.281538, abs=1e-6)},
+        {"name": "input->m0", "score": pytest.approx(-0.208455, abs=1e-6)},
+    ]
+
+
+def test_top_says_requested_and_kept(cli, ioi_store):
+    result = cli("top", "--store", ioi_store, "--run", IOI, "--k", 64, "--format", "json")
+    answer = json.loads(result.out)
+    assert (answer["requested"], answer["kept"], len(answer["units"])) == (64, 45, 45)
+    assert answer["units"][0]["name"] == "a9.h9->logits"
+    assert answer["units"][0]["position"] == 1
+    assert max(unit["position"] for unit in answer["units"]) <= 64
+    assert "64 units requested at the level edge, 45 kept." in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "requested", "kept"),
+    [
+        (["--k", 200, "--greedy"], 200, 190),
+        (["--mass", 0.9], 1690, 1643),
+        (["--threshold", 0.01], 79, 54),
+        (["--k", 162, "--signed"], 162, 110),
+        (["--k", 162, "--prompt", 0], 162, 145),
+    ],
+)
+def test_the_ways_to_choose_a_circuit(cli, ioi_store, options, requested, kept):
+    answer = json.loads(cli("top", "-s", ioi_store, "-r", IOI, "-f", "json", *options).out)
+    assert (answer["requested"], answer["kept"]) == (requested, kept)
+
+
+def test_an_empty_circuit_comes_with_advice(cli, ioi_store):
+    result = cli("top", "-s", ioi_store, "-r", IOI, "-k", 3, "-f", "csv")
+    assert result.status == 0
+    assert rows(result.out) == []
+    assert "No path of these edges runs from input to logits: ask for more, or --greedy." in result.err
+
+
+def test_top_at_the_other_levels(cli, toy):
+    heads = json.loads(
+        cli("top", "-s", toy.path, "-r", "dense-ioi", "-k", 3, "--level", "head", "-f", "json").out
+    )
+    assert (heads["requested"], heads["kept"]) == (3, 3)
+    assert all(unit["name"].startswith("a") for unit in heads["units"])
+    arguments = ("top", "-s", toy.path, "-r", "dense-ioi", "-k", 5, "--level", "attention", "-f", "csv")
+    attention = rows(cli(*arguments, "--prompt", 2).out)
+    assert attention[0]["name"] == "a1.h0[1<-0]"
+    assert "name it with --prompt" in cli(*arguments).err
+
+
+def test_effect_takes_the_smallest_measured_circuit(cli, toy):
+    found = json.loads(cli("top", "-s", toy.path, "-r", "dense-ioi", "--effect", 0.7, "-f", "json").out)
+    assert found["requested"] == 16  # explains 0.8; 4 edges explain 0.2
+    never = cli("top", "-s", toy.path, "-r", "dense-ioi", "--effect", 1.5)
+    assert never.status == 2
+    assert "never explains 1.5" in never.err
+
+
+def test_stats_side_by_side(cli, toy):
+    result = cli(
+        "stats", "-s", toy.path, "--runs", "sparse-ioi", "dense-ioi", "--k", 30, "--null", 5, "-f", "csv"
+    )
+    assert result.status == 0
+    table = {row["measure"]: row for row in rows(result.out)}
+    assert table["requested"] == {"measure": "requested", "sparse-ioi": "30.0", "dense-ioi": "30.0"}
+    assert float(table["paths"]["sparse-ioi"]) > 0
+    assert table["jaccard with sparse-ioi"]["sparse-ioi"] == ""
+    assert 0 <= float(table["jaccard with sparse-ioi"]["dense-ioi"]) <= 1
+    assert 0 < float(table["jaccard with sparse-ioi, p"]["dense-ioi"]) <= 1
+
+
+def test_runs_may_be_given_one_by_one_or_together(cli, toy):
+    together = cli(
+        "stats", "--runs", "sparse-ioi", "dense-ioi", "-s", toy.path, "-k", 30, "--null", 0, "-f", "csv"
+    )
+    apart = cli(
+        "stats",
+        "-s",
+        toy.path,
+        "-k",
+        30,
+        "--null",
+        0,
+        "--runs",
+        "sparse-ioi",
+        "-f",
+        "csv",
+        "--runs",
+        "dense-ioi",
+    )
+    assert together.status == apart.status == 0
+    assert together.out == apart.out
+
+
+@pytest.mark.parametrize("to", ["graphml", "gexf", "dot", "csv", "parquet", "mib"])
+def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published, to):
+    out = tmp_path / f"circuit.{to}"
+    result = cli("export", "--store", ioi_store, "--run", IOI, "--k", 200, "--to", to, "--out", out)
+    assert (result.status, result.out) == (0, "")
+    assert "200 edges requested, 179 kept" in result.err
+    circuit = top_k(published.wiring, published.scores, 200)
+    names = set(circuit.table()["name"].to_pylist())
+    if to == "graphml":
+        assert from_networkx(nx.read_graphml(out, force_multigraph=True)) == circuit
+    elif to == "gexf":
+        assert {e["name"] for _, _, e in nx.read_gexf(out).edges(data=True)} == names
+    elif to == "dot":
+        assert out.read_text().count(" -> ") == 179
+    elif to == "csv":
+        assert {row["name"] for row in rows(out.read_text())} == names
+    elif to == "parquet":
+        assert set(pq.read_table(out)["name"].to_pylist()) == names
+    else:
+        again = read_circuit(out)
+        assert np.array_equal(again.scores, published.scores)
+        assert set(again.wiring.edge_names(np.flatnonzero(again.in_graph)).to_pylist()) == names
+
+
+def test_a_circuit_exported_as_mib_imports_back_identically(cli, ioi_store, tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    cli("export", "-s", ioi_store, "-r", IOI, "-k", 800, "--to", "mib", "-o", first)
+    cli("import", first, "-s", tmp_path / "s", "--run", "again")
+    cli("export", "-s", tmp_path / "s", "-r", "again", "-k", 800, "--to", "mib", "-o", second)
+    assert first.read_bytes() == second.read_bytes()
+    parts = [pq.read_table(store / "edge_scores") for store in (ioi_store, tmp_path / "s")]
+    assert parts[0].drop(["run"]).equals(parts[1].drop(["run"]))
+
+
+def test_formats_of_sql(cli, toy, tmp_path):
+    query = "select run, prompts, null as nothing, 'a,\"b' as odd, cast('nan' as float) as n from runs order by run"
+    table = cli("sql", "-s", toy.path, query).out
+    assert table.splitlines()[0].split() == ["run", "prompts", "nothing", "odd", "n"]
+    assert len(table.splitlines()) == 4
+    assert rows(cli("sql", "-s", toy.path, query, "-f", "csv").out)[0] == {
+        "run": "dense-ioi",
+        "prompts": "4",
+        "nothing": "",
+        "odd": 'a,"b',
+        "n": "",
+    }
+    assert json.loads(cli("sql", "-s", toy.path, query, "-f", "json").out)[1] == {
+        "run": "sparse-ioi",
+        "prompts": 4,
+        "nothing": None,
+        "odd": 'a,"b',
+        "n": None,
+    }
+    out = tmp_path / "answer.parquet"
+    assert cli("sql", "-s", toy.path, query, "-o", out).out == ""
+    assert pq.read_table(out)["run"].to_pylist() == ["dense-ioi", "sparse-ioi"]
+    assert cli(
+        "sql", "-s", toy.path, "select prompt_id, clean_ids from prompts limit 1", "-f", "csv"
+    ).out == ('prompt_id,clean_ids\n0,"[1, 2, 3]"\n')
+
+
+def test_a_long_table_is_cut_and_says_so(cli, ioi_store):
+    result = cli("sql", "-s", ioi_store, "select edge_id from edges order by edge_id")
+    assert len(result.out.splitlines()) == 1002
+    assert "The first 1,000 of 32,491 rows" in result.err
+    assert (
+        len(cli("sql", "-s", ioi_store, "select edge_id from edges", "-f", "csv").out.splitlines()) == 32_492
+    )
+
+
+def test_unfinished_and_broken_runs_are_named_on_standard_error(cli, toy_copy):
+    record = toy_copy.path / "runs/run=dense-ioi/run.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"finished": None}))
+    result = cli("runs", "-s", toy_copy.path, "-f", "csv")
+    assert [row["run"] for row in rows(result.out)] == ["sparse-ioi"]
+    assert "left out, not finished: dense-ioi" in result.err
+    record.write_text(json.dumps(content))
+    (toy_copy.path / "edges/run=dense-ioi/part-00000.parquet").write_bytes(b"")
+    result = cli("runs", "-s", toy_copy.path, "-f", "csv")
+    assert result.status == 0
+    assert "edges/run=dense-ioi/part-00000.parquet' has 0 bytes" in result.err
+    assert cli("top", "-s", toy_copy.path, "-r", "dense-ioi", "-k", 3).status == 1
+
+
+def test_demo_writes_its_folder_and_may_be_run_again(cli, tmp_path):
+    for _ in range(2):
+        result = cli("demo", "--out", tmp_path / "demo")
+        assert result.status == 0
+        assert "179 edges lie on a path from input to logits" in result.err
+        assert result.out.splitlines()[2].split()[0] == "a9.h9"
+    written = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert written >= {
+        "store",
+        "heads.csv",
+        "ioi-top200.csv",
+        "ioi-top200.graphml",
+        "ioi-top200.dot",
+        "ioi-top200.svg",
+    }
+    assert read_catalog(tmp_path / "demo/store").run(IOI).finished
+
+
+def test_a_pipe_that_closes_early_is_no_traceback(ioi_store):
+    """Far more output than a pipe holds, into a reader that takes one line."""
+    command = [
+        sys.executable,
+        "-m",
+        "wirescope.cli",
+        "sql",
+        "-s",
+        str(ioi_store),
+        "select * from edges",
+        "-f",
+        "csv",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        first = process.stdout.readline()
+        process.stdout.close()
+        error = process.stderr.read()
+    assert first.startswith("edge_id,")
+    assert error == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["", "demo", "import", "sql", "top", "stats", "export", "runs"])
+def test_help_reads_well_at_80_columns(cli, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    result = cli(*command.split(), "--help")
+    assert result.status == 0
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "Example: wirescope" in " ".join(result.out.split()) or not command
+    assert str(Path.cwd()) not in result.out

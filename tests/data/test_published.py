@@ -1,0 +1,170 @@
+import copy
+import gzip
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wirescope.data import EMBEDDED, import_circuit, mib_json, parse_circuit, read_catalog, read_circuit
+from wirescope.graphs import InputError, Inputs, Shape, Wiring, top_k
+
+
+@pytest.fixture(scope="module")
+def small() -> dict:
+    """A valid file for a model of one layer and one head."""
+    wiring = Wiring(Shape(1, 1))
+    return {
+        "cfg": {"n_layers": 1, "n_heads": 1, "parallel_attn_mlp": False, "d_model": 8},
+        "nodes": {name: {"in_graph": True} for name in wiring.node_names},
+        "edges": {
+            name: {"score": i - 2.5, "in_graph": i > 3}
+            for i, name in enumerate(wiring.edge_names().to_pylist())
+        },
+    }
+
+
+def test_the_embedded_circuit_is_the_published_one(published):
+    assert published.wiring.n_nodes == 158
+    assert published.wiring.n_edges == 32_491
+    scores = published.scores.astype(np.float64)
+    assert round(scores.sum(), 6) == -1.130230
+    assert round(np.abs(scores).sum(), 6) == 4.824321
+    assert round(np.abs(scores).max(), 6) == 0.281538
+    assert int((scores == 0).sum()) == 14
+    assert published.config["d_model"] == 768
+    assert EMBEDDED.stat().st_size < 500_000
+
+
+def test_edges_are_matched_by_name_not_by_place(small):
+    circuit = parse_circuit(small, "f")
+    backwards = small | {"edges": dict(reversed(small["edges"].items()))}
+    assert np.array_equal(parse_circuit(backwards, "f").scores, circuit.scores)
+    assert circuit.scores.tolist() == [i - 2.5 for i in range(8)]
+    assert circuit.in_graph.tolist() == [False] * 4 + [True] * 4
+
+
+def test_import_then_export_then_import_gives_the_same(published, tmp_path):
+    circuit = top_k(published.wiring, published.scores, 800)
+    file = tmp_path / "again.json"
+    file.write_text(mib_json(circuit, published.scores, published.config))
+    again = read_circuit(file)
+    assert again.wiring == published.wiring
+    assert np.array_equal(again.scores, published.scores)
+    assert np.array_equal(again.in_graph, published.in_graph)
+    assert again.config == published.config
+    # and the file itself is the published one
+    original = json.loads(gzip.decompress(EMBEDDED.read_bytes()))
+    written = json.loads(file.read_text())
+    assert written["edges"] == original["edges"]
+    assert written["cfg"] == original["cfg"]
+    marked = {name for name, node in written["nodes"].items() if node["in_graph"]}
+    assert marked - {"logits"} == {name for name, node in original["nodes"].items() if node["in_graph"]} - {
+        "logits"
+    }
+
+
+def test_the_store_holds_what_the_file_says(ioi_store, published):
+    run = read_catalog(ioi_store).run("gpt2-small-ioi")
+    assert (run.model, run.task, run.prompts, run.levels) == ("gpt2", "ioi", 1, ("edge",))
+    table = pq.read_table(ioi_store / "edge_scores")
+    assert np.array_equal(table["score"].to_numpy(), published.scores)
+    names = pq.read_table(ioi_store / "edges")["name"].to_pylist()
+    assert names == published.wiring.edge_names().to_pylist()
+
+
+def test_a_parallel_model_is_read_with_its_own_wiring():
+    shape = Shape(2, 2, parallel=True)
+    edges = {name: {"score": 1.0} for name in Wiring(shape).edge_names().to_pylist()}
+    content = {"cfg": {"n_layers": 2, "n_heads": 2, "parallel_attn_mlp": True}, "nodes": {}, "edges": edges}
+    assert parse_circuit(content, "f").wiring.shape == shape
+
+
+def without(small, name):
+    small["edges"].pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c.pop("edges"), "is not a circuit: it needs the objects 'cfg', 'nodes' and 'edges'"),
+        (lambda c: c.update(cfg=[]), "is not a circuit"),
+        (lambda c: c["cfg"].pop("n_heads"), "cfg has n_layers 1 and n_heads None"),
+        (lambda c: c["cfg"].update(n_layers=0), "n_layers 0"),
+        (lambda c: c["cfg"].update(n_layers="2"), "n_layers '2'"),
+        (
+            lambda c: c["cfg"].update(n_layers=10**9, n_heads=10**9),
+            "lacks .* edges of a model of 1000000000 layers",
+        ),
+        (lambda c: without(c, "input->m0"), "lacks 1 of the 8 edges .* input->m0 among them"),
+        (lambda c: c["edges"].update({"m0->m9": {"score": 1}}), "has no node 'm9'"),
+        (lambda c: c["edges"].update({"rubbish": {"score": 1}}), "'rubbish' is not the name of an edge"),
+        (
+            lambda c: c["edges"].update({"input->m0": {"score": float("nan")}}),
+            "the score nan for the edge input->m0",
+        ),
+        (lambda c: c["edges"].update({"input->m0": {"score": 1e300}}), "the score 1e\\+300"),
+        (lambda c: c["edges"].update({"input->m0": {"score": None}}), "has no score for the edge input->m0"),
+        (lambda c: c["edges"].update({"input->m0": {"score": True}}), "has no score for the edge input->m0"),
+        (lambda c: c["edges"].update({"input->m0": 3}), "has no score for the edge input->m0: it says 3"),
+    ],
+)
+def test_a_file_that_is_no_circuit_is_refused_with_the_reason(small, change, reason):
+    content = copy.deepcopy(small)
+    change(content)
+    with pytest.raises(InputError, match=reason):
+        parse_circuit(content, "f.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.json", b"", "is not JSON"),
+        ("a.json", b"{", "is not JSON"),
+        ("a.json", b"\xff\xfe\x00", "is not JSON"),
+        ("a.json", b"[" * 100_000, "nested too deeply"),
+        ("a.json", b"[1, 2]", "is not a circuit"),
+        ("a.json.gz", b"not gzip", "cannot be read"),
+        ("a.json.gz", gzip.compress(b"{}")[:-4], "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_json_is_refused(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        read_circuit(tmp_path / name)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["cfg", "edges", "nodes", "n_layers", "n_heads", "score", "input->m0"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_json_makes_the_reader_crash(content):
+    with pytest.raises(InputError):
+        parse_circuit(content, "f")
+
+
+def test_a_refused_file_leaves_no_store_behind(tmp_path, small):
+    content = copy.deepcopy(small)
+    content["edges"]["input->m0"]["score"] = float("inf")
+    (tmp_path / "bad.json").write_text(json.dumps(content))
+    with pytest.raises(InputError):
+        import_circuit(read_circuit(tmp_path / "bad.json"), tmp_path / "s", run="a", source="bad", model="m")
+    assert not (tmp_path / "s").exists()
+
+
+def test_only_split_inputs_fit_the_published_format():
+    wiring = Wiring(Shape(1, 2, inputs=Inputs.MERGED))
+    scores = np.ones(wiring.n_edges, dtype=np.float32)
+    with pytest.raises(InputError, match="this run has merged inputs"):
+        mib_json(top_k(wiring, scores, 3), scores, {})

@@ -1,0 +1,284 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from wirescope.data import SCHEMA_VERSION, TABLES, Run, read_catalog, write_run
+from wirescope.graphs import InputError, Shape, StoreError, Wiring
+
+TINY = Shape(1, 1)
+CALL = Run(run="a", model="m", shape=TINY, prompts=1, levels=("edge",), config={"sizes": (1, 2)})
+
+
+def scores(values, prompt=0) -> pa.Table:
+    size = len(values)
+    return pa.table(
+        {"prompt_id": [prompt] * size, "edge_id": range(size), "score": np.asarray(values, dtype=np.float32)}
+    )
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    """All files but run.json, which has the time in it."""
+    return {
+        str(file.relative_to(store)): file.read_bytes()
+        for file in sorted(store.rglob("*.parquet"))
+        if file.is_file()
+    }
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    values = [0.5, -1.5, 0, 1e-30, 3.25, -0.0, 7, 8]
+    with write_run(tmp_path / "s", CALL) as writer:
+        writer.write_wiring(Wiring(TINY))
+        writer.write("edge_scores", scores(values))
+    run = read_catalog(tmp_path / "s").run("a")
+    assert run.differs_from(Run.from_json(CALL.to_json())) == []
+    assert run.shape == TINY
+    assert run.started <= run.finished
+    assert run.versions.keys() >= {"wirescope", "numpy", "pyarrow"}
+    (part,) = run.parts["edge_scores"]
+    assert part.file == "edge_scores/run=a/part-00000.parquet"
+    assert part.rows == 8
+    table = pq.read_table(tmp_path / "s" / part.file, partitioning=None)
+    assert table.schema == TABLES["edge_scores"]
+    assert table["score"].to_numpy().tobytes() == np.array(values, dtype=np.float32).tobytes()
+
+
+def test_any_parquet_reader_sees_the_run_as_a_column(toy):
+    table = pq.read_table(toy.path / "edge_scores")
+    assert set(table["run"].to_pylist()) == {"dense-ioi", "sparse-ioi"}
+    assert table.num_rows == sum(scores.size for scores in toy.scores.values())
+
+
+def test_a_score_that_cannot_be_compressed_costs_at_most_4_2_bytes(tmp_path):
+    shape = Shape(12, 12)
+    bits = np.random.default_rng(0).integers(0, 2**32, size=(20, shape.n_edges), dtype=np.uint32)
+    noise = bits.view(np.float32)
+    with write_run(tmp_path / "s", replace(CALL, shape=shape, prompts=20)) as writer:
+        for shard in range(2):
+            block = np.arange(10 * shard, 10 * shard + 10)
+            rows = {
+                "prompt_id": np.repeat(block, shape.n_edges),
+                "edge_id": np.tile(np.arange(shape.n_edges), 10),
+                "score": noise[block].ravel(),
+            }
+            writer.write("edge_scores", pa.table(rows), shard)
+    parts = read_catalog(tmp_path / "s").run("a").parts["edge_scores"]
+    assert [part.rows for part in parts] == [10 * shape.n_edges] * 2
+    assert sum(part.bytes for part in parts) / noise.size <= 4.2
+
+
+def test_ids_are_delta_encoded_and_scores_split_by_byte(toy):
+    metadata = pq.read_metadata(toy.path / "edge_scores/run=dense-ioi/part-00000.parquet")
+    columns = [metadata.row_group(0).column(i) for i in range(3)]
+    assert ["DELTA_BINARY_PACKED" in column.encodings for column in columns] == [True, True, False]
+    assert "BYTE_STREAM_SPLIT" in columns[2].encodings
+    assert {column.compression for column in columns} == {"ZSTD"}
+
+
+def test_a_run_that_was_stopped_is_skipped_and_then_resumed(tmp_path):
+    store = tmp_path / "s"
+    with pytest.raises(KeyboardInterrupt), write_run(store, CALL) as writer:
+        writer.write("edge_scores", scores([1] * 8), 0)
+        raise KeyboardInterrupt
+    catalog = read_catalog(store)
+    assert (catalog.unfinished, catalog.runs) == (("a",), {})
+    with pytest.raises(InputError, match="not finished; the command that started it, given again"):
+        catalog.run("a")
+
+    before = contents(store)
+    with write_run(store, CALL) as writer:
+        assert not writer.finished
+        assert writer.has("edge_scores", 0)
+        assert not writer.has("edge_scores", 1)
+        writer.write("edge_scores", scores([9] * 8), 0)  # not done again
+        writer.write("edge_scores", scores([2] * 8, prompt=1), 1)
+    assert contents(store).items() >= before.items()
+    assert len(read_catalog(store).run("a").parts["edge_scores"]) == 2
+
+    undisturbed = tmp_path / "undisturbed"
+    with write_run(undisturbed, CALL) as writer:
+        writer.write("edge_scores", scores([2] * 8, prompt=1), 1)
+        writer.write("edge_scores", scores([1] * 8), 0)
+    assert contents(undisturbed) == contents(store)
+
+
+def test_a_finished_run_of_the_same_call_is_left_as_it_is(tmp_path):
+    for attempt in range(2):
+        with write_run(tmp_path / "s", CALL) as writer:
+            assert writer.finished == (attempt == 1)
+            writer.write("edge_scores", scores([attempt] * 8))
+        record = (tmp_path / "s/runs/run=a/run.json").read_bytes()
+    assert pq.read_table(tmp_path / "s/edge_scores")["score"].to_pylist() == [0.0] * 8
+    assert (tmp_path / "s/runs/run=a/run.json").read_bytes() == record
+
+
+def test_a_run_name_that_is_taken_is_refused_with_what_differs(tmp_path):
+    with write_run(tmp_path / "s", CALL):
+        pass
+    with (
+        pytest.raises(
+            InputError, match=r"has a run 'a' of another call already \(not the same: model, seed\)"
+        ),
+        write_run(tmp_path / "s", replace(CALL, model="n", seed=3)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", "a b", "run=a", ".a", "x" * 200])
+def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
+    with (
+        pytest.raises(InputError, match="cannot be the name of a run"),
+        write_run(tmp_path / "s", replace(CALL, run=name)),
+    ):
+        pass
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_second_writer_of_one_run_is_refused(tmp_path):
+    with (
+        write_run(tmp_path / "s", CALL),
+        pytest.raises(InputError, match="being written by another process"),
+        write_run(tmp_path / "s", CALL),
+    ):
+        pass
+    assert read_catalog(tmp_path / "s").run("a").finished
+
+
+def test_two_processes_can_write_two_runs_into_one_store(tmp_path):
+    script = """
+import sys, numpy as np, pyarrow as pa
+from wirescope.data import Run, write_run
+from wirescope.graphs import Shape, Wiring
+store, name = sys.argv[1:]
+shape = Shape(2, 2)
+run = Run(run=name, model=name, shape=shape, prompts=30, levels=("edge",))
+with write_run(store, run) as writer:
+    writer.write_wiring(Wiring(shape))
+    for shard in range(30):
+        rows = {"prompt_id": [shard] * shape.n_edges, "edge_id": range(shape.n_edges),
+                "score": np.full(shape.n_edges, shard, dtype=np.float32)}
+        writer.write("edge_scores", pa.table(rows), shard)
+"""
+    store = tmp_path / "s"
+    workers = [subprocess.Popen([sys.executable, "-c", script, str(store), name]) for name in ("a", "b")]
+    seen = set()
+    while any(worker.poll() is None for worker in workers):  # a reader never sees half a run
+        if (store / "runs").exists():
+            try:
+                catalog = read_catalog(store)
+            except InputError as error:
+                assert "is empty" in str(error)
+                continue
+            assert not catalog.broken
+            for run in catalog.runs.values():
+                seen.add(run.run)
+                assert len(run.parts["edge_scores"]) == 30
+        time.sleep(0.01)
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert sorted(read_catalog(store).runs) == ["a", "b"]
+
+
+def test_nothing_temporary_is_left_behind(tmp_path):
+    store = tmp_path / "s"
+    with pytest.raises(KeyboardInterrupt), write_run(store, CALL) as writer:
+        left = store / "edge_scores/run=a/.part-00003.parquet.1.tmp"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"half a file of a process that was killed")
+        raise KeyboardInterrupt
+    with write_run(store, CALL) as writer:
+        writer.write("edge_scores", scores([1] * 8))
+    assert not list(store.rglob("*.tmp"))
+
+
+PART = "edge_scores/run=dense-ioi/part-00001.parquet"
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def replace_by_text(file: Path) -> None:
+    file.write_bytes(b"x" * file.stat().st_size)
+
+
+def wrong_columns(file: Path) -> None:
+    """A file of the size that run.json says, so that only the columns give it away."""
+    size = file.stat().st_size
+    pq.write_table(pa.table({"a": [1]}), file)
+    record = file.parents[2] / "runs" / file.parent.name / "run.json"
+    record.write_text(record.read_text().replace(f'"bytes": {size}', f'"bytes": {file.stat().st_size}'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "cut short or replaced"),
+        (lambda file: file.write_bytes(b""), "has 0 bytes instead of"),
+        (replace_by_text, "is not a Parquet file"),
+        (wrong_columns, "does not have the columns of edge_scores: it has a."),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_a_broken_file_is_named_and_the_rest_is_readable(toy_copy, damage, reason):
+    file = toy_copy.path / PART
+    damage(file)
+    catalog = read_catalog(toy_copy.path)
+    assert list(catalog.runs) == ["sparse-ioi"]
+    assert str(file) in catalog.broken["dense-ioi"]
+    assert reason in catalog.broken["dense-ioi"]
+    with pytest.raises(StoreError, match=r"part-00001\.parquet"):
+        catalog.run("dense-ioi")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', "\xff"])
+def test_a_broken_run_json_is_named(toy_copy, text):
+    record = toy_copy.path / "runs/run=dense-ioi/run.json"
+    record.write_text(text, encoding="latin-1")
+    catalog = read_catalog(toy_copy.path)
+    assert list(catalog.runs) == ["sparse-ioi"]
+    assert str(record) in catalog.broken["dense-ioi"]
+
+
+def test_a_newer_schema_is_refused(toy_copy):
+    record = toy_copy.path / "runs/run=dense-ioi/run.json"
+    content = json.loads(record.read_text()) | {"schema_version": SCHEMA_VERSION + 1}
+    record.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="written by a newer Wirescope"):
+        read_catalog(toy_copy.path)
+
+
+def test_a_store_that_was_moved_still_works(toy_copy, tmp_path):
+    shutil.move(toy_copy.path, tmp_path / "elsewhere")
+    catalog = read_catalog(tmp_path / "elsewhere")
+    assert sorted(catalog.runs) == ["dense-ioi", "sparse-ioi"]
+    assert all(file.is_file() for table in TABLES for file in catalog.files(table))
+
+
+def test_a_missing_and_an_empty_store_are_told_apart(tmp_path):
+    with pytest.raises(InputError, match="There is no store at"):
+        read_catalog(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="is empty; add a run with 'wirescope import"):
+        read_catalog(tmp_path / "empty")
+
+
+def test_a_full_disk_is_said_and_the_finished_parts_stay(tmp_path):
+    """/dev/full takes the place of a part's temporary file: writing to it fails as on a full disk."""
+    store = tmp_path / "s"
+    with pytest.raises(StoreError, match="No space left on device"), write_run(store, CALL) as writer:
+        writer.write("edge_scores", scores([1] * 8), 0)
+        (store / f"edge_scores/run=a/.part-00001.parquet.{os.getpid()}.tmp").symlink_to("/dev/full")
+        writer.write("edge_scores", scores([2] * 8), 1)
+    with write_run(store, CALL) as writer:
+        assert writer.has("edge_scores", 0)
+        assert not writer.has("edge_scores", 1)
+    assert len(read_catalog(store).run("a").parts["edge_scores"]) == 1

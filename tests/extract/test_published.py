@@ -1,0 +1,84 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from wirescope.extract import read_pt
+from wirescope.graphs import InputError
+
+
+@pytest.fixture
+def content(published) -> dict:
+    """The embedded circuit in the layout of EAP-IG: a matrix of sources x destinations, q, k, v by letter."""
+    heads, layers = range(12), range(12)
+    sources = list(published.wiring.node_names[:-1])
+    destinations = []
+    for layer in layers:
+        destinations += [f"a{layer}.h{head}<{letter}>" for letter in "qkv" for head in heads]
+        destinations.append(f"m{layer}")
+    destinations.append("logits")
+    scores = torch.full((157, 445), 99.0)  # what is no edge must not be read
+    marked = torch.ones(157, 445, dtype=torch.bool)
+    for name, score, inside in zip(
+        published.wiring.edge_names().to_pylist(), published.scores, published.in_graph, strict=True
+    ):
+        source, destination = name.split("->")
+        at = sources.index(source), destinations.index(destination)
+        scores[at], marked[at] = float(score), bool(inside)
+    return {
+        "cfg": dict(published.config),
+        "src_nodes": sources,
+        "dst_nodes": destinations,
+        "edges_scores": scores,
+        "edges_in_graph": marked,
+        "nodes_in_graph": torch.ones(157, dtype=torch.bool),
+    }
+
+
+def test_a_pt_file_is_the_same_circuit_as_its_json(tmp_path, published, content, cli):
+    torch.save(content, tmp_path / "c.pt")
+    circuit = read_pt(tmp_path / "c.pt")
+    assert circuit.wiring == published.wiring
+    assert np.array_equal(circuit.scores, published.scores)
+    assert np.array_equal(circuit.in_graph, published.in_graph)
+    assert cli("import", tmp_path / "c.pt", "--store", tmp_path / "s").status == 0
+    assert "45 kept" in cli("top", "-s", tmp_path / "s", "-r", "c", "-k", 64, "-f", "csv").err
+
+
+def drop(content, key):
+    del content[key]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: drop(c, "edges_scores"), "it lacks edges_scores"),
+        (lambda c: c.update(edges_scores=torch.zeros(3, 3)), "edges_scores is not 157 x 445"),
+        (lambda c: c["src_nodes"].__setitem__(5, "x"), "lacks the node 'a0.h4'"),
+        (
+            lambda c: c["edges_scores"].__setitem__((0, 36), float("nan")),
+            "the score nan for the edge input->m0",
+        ),
+        (lambda c: c["cfg"].update(n_layers=10**6), "has room for 69,865 edges; a model of 1000000 layers"),
+    ],
+)
+def test_a_pt_file_that_is_no_circuit_is_refused(tmp_path, content, change, message):
+    change(content)
+    torch.save(content, tmp_path / "c.pt")
+    with pytest.raises(InputError, match=message):
+        read_pt(tmp_path / "c.pt")
+
+
+class Payload:
+    def __reduce__(self):
+        return (print, ("this must not run",))
+
+
+def test_a_pt_file_cannot_run_code(tmp_path, capsys):
+    torch.save({"cfg": Payload()}, tmp_path / "evil.pt")
+    (tmp_path / "evil2.pt").write_bytes(pickle.dumps(Payload(), protocol=2))
+    (tmp_path / "empty.pt").write_bytes(b"")
+    for name in ("evil.pt", "evil2.pt", "empty.pt"):
+        with pytest.raises(InputError, match="not a circuit that torch can read safely"):
+            read_pt(tmp_path / name)
+    assert "this must not run" not in capsys.readouterr().out

@@ -1,0 +1,215 @@
+"""Every question on the toy store: against golden files, and against slow and obvious numpy.
+
+A golden file is the answer that a diff shows. After a wanted change: ``UPDATE_GOLDEN=1 pytest tests/queries``.
+"""
+
+import os
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from wirescope.data import Run, write_run
+from wirescope.graphs import InputError, Shape, Wiring, auroc
+from wirescope.queries import QUESTIONS, VIEWS, ask, open_store, resample, select, text
+
+GOLDEN = Path(__file__).parent / "golden"
+WIRING = Wiring(Shape(2, 2))
+PARAMETERS = {
+    "run_list": {},
+    "run_prompts": {"run": "dense-ioi"},
+    "run_scores": {"run": "dense-ioi", "prompt": None},
+    "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
+    "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
+    "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},
+    "top_attention": {"run": "dense-ioi", "k": 5, "prompt": 2},
+    "attributed_curve": {"run": "dense-ioi"},
+    "layer_mass": {"run": "dense-ioi"},
+    "head_strength": {"run": "dense-ioi"},
+    "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
+    "stability": {"run": "dense-ioi", "k": 20},
+    "areas": {},
+    "multiplier_intervals": {},
+}
+# the 26 heads of the published IOI circuit
+IOI_HEADS = {
+    *("9.9", "10.0", "9.6"),  # name movers
+    *("10.10", "10.6", "10.2", "10.1", "11.2", "9.7", "9.0", "11.9"),  # backup name movers
+    *("10.7", "11.10"),  # negative name movers
+    *("7.3", "7.9", "8.6", "8.10"),  # S-inhibition
+    *("5.5", "5.8", "5.9", "6.9"),  # induction
+    *("0.1", "0.10", "3.0"),  # duplicate token
+    *("2.2", "4.11"),  # previous token
+}
+
+
+@pytest.fixture
+def connection(toy):
+    return open_store(toy.path)
+
+
+@pytest.fixture
+def ioi(ioi_store):
+    return open_store(ioi_store)
+
+
+def rounded(table: pa.Table) -> str:
+    """As CSV, floats to six digits, without what changes from run to run."""
+
+    def cell(value):
+        return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+
+    names = [name for name in table.column_names if name not in ("started", "finished")]
+    lines = [",".join(cell(row[name]) for name in names) for row in table.to_pylist()]
+    return "\n".join([",".join(names), *lines]) + "\n"
+
+
+@pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
+def test_the_answer_is_the_golden_one(connection, question):
+    if question in VIEWS:
+        answer = select(connection, f"select * from {question} order by all")
+    else:
+        resample(connection, draws=50)
+        answer = ask(connection, question, **PARAMETERS[question])
+    file = GOLDEN / f"{question}.csv"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(rounded(answer))
+    assert rounded(answer) == file.read_text()
+
+
+def test_every_file_is_a_question_and_says_which():
+    names = {file.stem for file in (Path(__file__).parents[2] / "queries").glob("*.sql")}
+    assert names == {*QUESTIONS, *VIEWS}
+    for name in names:
+        first = text(name).splitlines()[0]
+        assert first.startswith("-- ")
+        assert first.endswith("?")
+
+
+@pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
+def test_the_text_is_portable(question):
+    words = text(question).lower()
+    for refused in (
+        "qualify",
+        "group by all",
+        "order by all",
+        "read_parquet",
+        "::",
+        "select *",
+        " limit ",
+        "exclude",
+    ):
+        assert refused not in words
+
+
+def test_means_agree_with_numpy(connection, toy):
+    table = select(connection, "select * from edge_means where run = 'sparse-ioi' order by edge_id")
+    scores = toy.scores["sparse-ioi"].astype(np.float64)
+    np.testing.assert_allclose(table["score"].to_numpy(), scores.mean(axis=0), atol=1e-7)
+    np.testing.assert_allclose(table["mean_abs"].to_numpy(), np.abs(scores).mean(axis=0), atol=1e-7)
+    np.testing.assert_allclose(table["std"].to_numpy(), scores.std(axis=0, ddof=1), atol=1e-7)
+    assert set(table["prompts"].to_pylist()) == {4}
+    assert table["name"].to_pylist() == WIRING.edge_names().to_pylist()
+
+
+@pytest.mark.parametrize("prompt", [None, 2])
+def test_top_edges_agree_with_numpy(connection, toy, prompt):
+    scores = toy.scores["dense-ioi"].astype(np.float64)
+    values = (scores.mean(axis=0) if prompt is None else scores[prompt]).astype(np.float32)
+    table = ask(connection, "top_edges", run="dense-ioi", k=30, prompt=prompt)
+    order = np.argsort(-np.abs(values), kind="stable")
+    assert table["edge_id"].to_pylist() == order[:30].tolist()
+    np.testing.assert_allclose(table["score"].to_numpy(), values[order[:30]], atol=1e-7)
+
+
+def test_top_heads_agree_with_numpy(connection, toy):
+    heads = np.flatnonzero(WIRING.is_kind("head"))
+    means = toy.head_scores["sparse-ioi"].mean(axis=0)[heads]
+    table = ask(connection, "top_heads", run="sparse-ioi", k=4, prompt=None)
+    order = heads[np.argsort(-np.abs(means), kind="stable")]
+    assert table["name"].to_pylist() == [WIRING.node_names[node] for node in order]
+
+
+def test_the_attributed_curve_is_the_share_of_the_top_k(ioi):
+    share = ask(ioi, "attributed_curve", run="gpt2-small-ioi")["share"].to_numpy()
+    expected = {10: 26.1, 32: 39.6, 100: 56.0, 324: 73.1, 1000: 85.8, 3249: 94.0, 32491: 100.0}
+    assert {k: round(100 * share[k - 1], 1) for k in expected} == expected
+
+
+def test_head_strength_finds_the_published_heads(ioi):
+    table = ask(ioi, "head_strength", run="gpt2-small-ioi")
+    members = [f"{row['layer']}.{row['head']}" in IOI_HEADS for row in table.to_pylist()]
+    assert len(members) == 144
+    assert sum(members) == 26
+    assert all(members[:10])
+    assert round(auroc(table["out_strength"].to_numpy(), members), 4) == 0.9156
+
+
+def test_head_strength_and_layer_mass_agree_with_numpy(connection, toy):
+    strength = np.abs(toy.scores["dense-ioi"].astype(np.float64).mean(axis=0))
+    for row in ask(connection, "head_strength", run="dense-ioi").to_pylist():
+        node = WIRING.node_names.index(row["name"])
+        assert row["in_strength"] == pytest.approx(strength[WIRING.edge_dst == node].sum())
+        assert row["out_strength"] == pytest.approx(strength[WIRING.edge_src == node].sum())
+    mass = ask(connection, "layer_mass", run="dense-ioi").to_pylist()
+    assert sum(row["edges"] for row in mass) == WIRING.n_edges
+    assert sum(row["share"] for row in mass) == pytest.approx(1)
+    for row in mass:
+        between = (WIRING.node_layer[WIRING.edge_src] == row["src_layer"]) & (
+            WIRING.node_layer[WIRING.edge_dst] == row["dst_layer"]
+        )
+        assert row["mass"] == pytest.approx(strength[between].sum())
+
+
+def test_overlap_is_the_jaccard_index_of_the_top_k(connection, toy):
+    tops = [
+        set(np.argsort(-np.abs(scores.mean(axis=0)), kind="stable")[:20]) for scores in toy.scores.values()
+    ]
+    (row,) = ask(connection, "overlap", run="dense-ioi", other="sparse-ioi", k=20).to_pylist()
+    assert row["shared"] == len(tops[0] & tops[1])
+    assert row["jaccard"] == pytest.approx(len(tops[0] & tops[1]) / len(tops[0] | tops[1]))
+
+
+def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy):
+    tops = [set(np.argsort(-np.abs(scores), kind="stable")[:20]) for scores in toy.scores["dense-ioi"]]
+    pairs = [len(a & b) / len(a | b) for a, b in combinations(tops, 2)]
+    (row,) = ask(connection, "stability", run="dense-ioi", k=20).to_pylist()
+    assert row == {"prompts": 4, "mean_jaccard": pytest.approx(np.mean(pairs))}
+
+
+def test_stability_of_a_single_prompt_is_undefined(ioi):
+    assert ask(ioi, "stability", run="gpt2-small-ioi", k=20).to_pylist() == [
+        {"prompts": 1, "mean_jaccard": None}
+    ]
+
+
+def test_pairs_that_share_nothing_count_as_zero(connection):
+    (row,) = ask(connection, "stability", run="dense-ioi", k=1).to_pylist()
+    tops = ask(connection, "run_prompts", run="dense-ioi")["prompt_id"].to_pylist()
+    best = [ask(connection, "top_edges", run="dense-ioi", k=1, prompt=p)["edge_id"][0].as_py() for p in tops]
+    assert row["mean_jaccard"] == pytest.approx(np.mean([a == b for a, b in combinations(best, 2)]))
+
+
+def test_an_unknown_question_is_refused(connection):
+    with pytest.raises(InputError, match=r"no question 'top_edge'\. Did you mean 'top_edges'"):
+        ask(connection, "top_edge")
+
+
+def test_runs_of_any_name_are_text(tmp_path):
+    """A folder run=2024 is not the number 2024."""
+    for name in ("2024", "1e3", "true"):
+        with write_run(
+            tmp_path / "s", Run(run=name, model="m", shape=Shape(1, 1), prompts=1, levels=("edge",))
+        ) as w:
+            w.write_wiring(Wiring(Shape(1, 1)))
+    found = select(open_store(tmp_path / "s"), "select distinct run from edges order by run")
+    assert found["run"].to_pylist() == ["1e3", "2024", "true"]
+
+
+def test_a_store_in_a_folder_with_an_odd_name_is_read(tmp_path, toy):
+    odd = tmp_path / "it's = a [folder] ünd=x"
+    odd.mkdir()
+    (odd / "store").symlink_to(toy.path)
+    found = select(open_store(odd / "store"), "select count(*) as n from edge_scores")
+    assert found["n"].to_pylist() == [sum(scores.size for scores in toy.scores.values())]

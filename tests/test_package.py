@@ -1,0 +1,105 @@
+"""The package as it is built and imported."""
+
+import doctest
+import importlib
+import pkgutil
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("extract", "graphs", "queries", "viz", "data", "cli")
+TORCH_FREE = ("graphs", "queries", "viz", "data")
+
+
+def modules(folder: str) -> list[str]:
+    package = importlib.import_module(f"wirescope.{folder}")
+    names = [f"wirescope.{folder}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+def python(script: str) -> str:
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_tree_and_nothing_else(tmp_path):
+    tree = tmp_path / "tree"
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "demo", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(ROOT, tree, ignore=left_out)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist")]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("wirescope-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {
+            name.removeprefix("wirescope/"): archive.read(name)
+            for name in archive.namelist()
+            if ".dist-info/" not in name
+        }
+        assert all(name.startswith("wirescope/") for name in archive.namelist() if ".dist-info/" not in name)
+    files = {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed.keys() == files.keys()
+    assert packed == files
+
+
+def test_help_imports_nothing_slow():
+    script = """
+import sys
+sys.argv = ["wirescope", "--help"]
+from wirescope.cli import main
+try:
+    main()
+except SystemExit as exit_:
+    assert exit_.code == 0
+slow = {"torch", "transformers", "duckdb", "matplotlib", "igraph", "networkx", "numpy", "pyarrow"}
+print("loaded:", sorted(slow & set(sys.modules)))
+"""
+    assert python(script).splitlines()[-1] == "loaded: []"
+
+
+@pytest.mark.parametrize("folder", TORCH_FREE)
+def test_the_torch_free_folders_import_without_torch(folder):
+    names = modules(folder)
+    assert names
+    script = f"""
+import importlib, sys
+for absent in ("torch", "transformers"):
+    sys.modules[absent] = None  # as if it were not installed: importing it raises ImportError
+for name in {names!r}:
+    importlib.import_module(name)
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "transformers") and sys.modules[name]))
+"""
+    assert python(script).strip() == "[]"
+
+
+def test_reading_a_pt_file_without_torch_says_what_to_install(tmp_path):
+    script = f"""
+import sys
+sys.modules["torch"] = None
+from wirescope.cli import main
+try:
+    main(["import", "x.pt", "--store", {str(tmp_path)!r}])
+except SystemExit as exit_:
+    print(exit_.code)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "2"
+    assert "Reading 'x.pt' needs torch: pip install 'wirescope[extract]'." in result.stderr
+
+
+def test_nothing_at_the_root_shadows_the_package():
+    assert not (ROOT / "wirescope").exists()
+
+
+@pytest.mark.parametrize("name", [name for folder in FOLDERS for name in modules(folder)])
+def test_examples_in_docstrings_run(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
