@@ -3,6 +3,7 @@
 Modules that are slow to import (duckdb, igraph, torch) are imported by the command that needs them.
 """
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Circuits of transformers: every edge score in Parquet, questions in SQL, diagrams for the paper.",
 )
+
+LEVELS = ("edge", "head", "attention")
+EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
 
 Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
 RunName = Annotated[str, typer.Option("--run", "-r", help="The run; 'wirescope runs' lists them.")]
@@ -42,17 +45,33 @@ Form = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to standard output.")]
 
-LEVELS = ("edge", "head", "attention")
-EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        put(f"wirescope {version('wirescope')}\n".encode(), None)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Circuits of transformers, from edge scores in Parquet to answers in SQL and diagrams for a paper."""
 
 
 @app.command("demo")
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo"),
 ) -> None:
-    """Everything on a published circuit: GPT-2 small on indirect object identification.
+    """Everything there is, on a published circuit.
 
-    Needs no model and no download.
+    It is that of GPT-2 small on indirect object identification, and comes
+    with the package: no model and no download is needed.
 
     Example: wirescope demo --out demo
     """
@@ -75,7 +94,8 @@ def import_(
 ) -> None:
     """Take a published circuit into a store.
 
-    Example: wirescope import gpt2-small-ioi.json.gz --store circuits --model gpt2 --task ioi
+    Example: wirescope import gpt2-small-ioi.json.gz --store circuits
+    --model gpt2 --task ioi
     """
     from ..data import import_circuit, read_circuit
 
@@ -94,22 +114,36 @@ def import_(
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT over the store's views.")],
+    query: Annotated[str, typer.Argument(help="A SELECT, or the name of a question.")],
     store: Store,
+    given: Annotated[
+        list[str] | None, typer.Option("--with", "-w", help="What the question needs, as name=value.")
+    ] = None,
     form: Form = None,
     out: Out = None,
 ) -> None:
-    """Ask a question in SQL.
+    """Ask a question in SQL, or one of the ready-made ones.
 
-    Views: runs, nodes, edges, prompts, edge_scores, head_scores, attention_scores, effects, edge_means,
-    curves, multipliers; each has a column run. 'describe edge_scores' shows the columns of one.
+    Views: runs, nodes, edges, prompts, edge_scores, head_scores,
+    attention_scores, effects, edge_means, curves, multipliers.
+    "describe edge_scores" shows the columns of one.
 
-    Example: wirescope sql -s circuits "select name, score from edge_means order by abs(score) desc limit 5"
+    Questions: top_edges, top_heads, top_attention, attributed_curve,
+    layer_mass, head_strength, overlap, stability, areas,
+    multiplier_intervals.
+
+    Example: wirescope sql -s circuits "select name, score from edge_means
+    order by abs(score) desc limit 5"
+
+    Example: wirescope sql -s circuits head_strength -w run=gpt2-small-ioi
     """
-    from ..queries import select
+    from ..queries import QUESTIONS, ask, select
 
-    _, connection = _open(store)
-    emit(select(connection, query), form, out)
+    catalog, connection = _open(store)
+    values = _values(given or [])
+    for name in values.keys() & {"run", "other"}:
+        catalog.run(str(values[name]))  # a mistyped run is an error, not an empty answer
+    emit(ask(connection, query, **values) if query in QUESTIONS else select(connection, query), form, out)
 
 
 @app.command()
@@ -127,9 +161,10 @@ def top(
     form: Form = None,
     out: Out = None,
 ) -> None:
-    """The circuit of a run: how many units were requested and kept, and which.
+    """The circuit of a run: units requested, units kept, and which.
 
-    An edge is kept if it lies on a path of requested edges from the input to the logits.
+    An edge is kept if it lies on a path of requested edges from the input
+    to the logits.
 
     Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
     """
@@ -166,9 +201,10 @@ def stats(
     form: Form = None,
     out: Out = None,
 ) -> None:
-    """Graph measures of circuits, side by side; further runs are also compared with the first.
+    """Graph measures of circuits, side by side.
 
-    The null model rewires the circuit within its layers and keeps every degree: "expected" is the mean
+    Further runs are also compared with the first. The null model rewires a
+    circuit within its layers and keeps every degree: "expected" is the mean
     likeness of such circuits, "p" the share that is at least as alike.
 
     Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
@@ -198,9 +234,11 @@ def export(
 ) -> None:
     """Write the circuit of a run for another program.
 
-    mib has all edges with their scores, the circuit's marked; the others have the circuit.
+    mib has all edges with their scores, the circuit's marked; the others
+    have the circuit alone.
 
-    Example: wirescope export -s circuits -r gpt2-small-ioi -k 200 --to graphml -o ioi.graphml
+    Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
+    --to graphml -o ioi.graphml
     """
     from ..queries import Choice, choose
 
@@ -265,6 +303,22 @@ def _read_pt(file: Path) -> "PublishedCircuit":
     except ImportError as error:
         raise InputError(f"Reading '{file}' needs torch: pip install 'wirescope[extract]'.") from error
     return read_pt(file)
+
+
+def _values(given: list[str]) -> dict[str, str | int | float]:
+    """``["run=a", "k=5"]`` as ``{"run": "a", "k": 5}``."""
+    from ..graphs import InputError
+
+    values: dict[str, str | int | float] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"'{item}' does not say which value is what: write name=value.")
+        try:
+            values[name] = value if name in ("run", "other") else json.loads(value)
+        except json.JSONDecodeError:
+            values[name] = value
+    return values
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:

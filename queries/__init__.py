@@ -1,7 +1,7 @@
 """DuckDB over the store: one .sql file a question, and a thin runner."""
 
 from .circuits import Choice, Chosen, Units, choose, edge_scores, units
-from .session import QUESTIONS, VIEWS, ask, open_store, resample, select, set_thresholds, text
+from .session import QUESTIONS, VIEWS, ask, open_store, parameters, resample, select, set_thresholds, text
 
 __all__ = [
     "QUESTIONS",
@@ -13,6 +13,7 @@ __all__ = [
     "choose",
     "edge_scores",
     "open_store",
+    "parameters",
     "resample",
     "select",
     "set_thresholds",

@@ -9,7 +9,9 @@ The text of every question is a file beside this one. It names tables only, so a
 views can run it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ QUESTIONS = (
     "multiplier_intervals",
 )
 """Questions to `ask`, with their parameters."""
+
+_DEFAULTS = {"multiplier_intervals": {"threshold": 0.9, "draws": 1000, "seed": 0}}
 
 _RUN_COLUMNS = {
     "run": pa.string(),
@@ -95,21 +99,43 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def ask(connection: duckdb.DuckDBPyConnection, question: str, **parameters: Any) -> pa.Table:
-    """The answer to one of the questions."""
-    return connection.sql(text(question), params=parameters or None).to_arrow_table()
+def ask(connection: duckdb.DuckDBPyConnection, question: str, **given: Any) -> pa.Table:
+    """The answer to one of the questions; `parameters` says what it needs to be given.
+
+    `prompt` is null, for all prompts, unless given. `multiplier_intervals` takes a `threshold` (0.9), the number of
+    `draws` of its bootstrap (1000) and their `seed` (0).
+    """
+    query, needed = text(question), parameters(question)
+    values = _DEFAULTS.get(question, {}) | ({"prompt": None} if "prompt" in needed else {}) | given
+    needed += _DEFAULTS.get(question, {})
+    if values.keys() != set(needed):
+        raise InputError(
+            f"The question '{question}' needs {' and '.join(needed) or 'nothing'}, and was given "
+            f"{' and '.join(given) or 'nothing'}."
+        )
+    with _messages():
+        if question == "multiplier_intervals":
+            return _multiplier_intervals(connection, query, **values)
+        return connection.sql(query, params=values or None).to_arrow_table()
+
+
+def parameters(question: str) -> list[str]:
+    """The names of what a question must be given.
+
+    >>> parameters("overlap")
+    ['k', 'other', 'run']
+    """
+    return sorted(set(re.findall(r"\$(\w+)", text(question))))
 
 
 def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
     """The answer to a user's query, which must be one SELECT."""
-    try:
+    with _messages():
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise InputError(f"Only a single SELECT can be run on a store; this query is: {kinds}.")
         return connection.sql(statements[0]).to_arrow_table()
-    except duckdb.Error as error:
-        raise InputError(str(error).strip()) from error
 
 
 def text(question: str) -> str:
@@ -145,6 +171,27 @@ def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0
 def set_thresholds(connection: duckdb.DuckDBPyConnection, thresholds: Iterable[float]) -> None:
     """Set the explained effects at which curves are compared; 0.9 unless set."""
     connection.register("thresholds", pa.table({"threshold": pa.array(list(thresholds), pa.float64())}))
+
+
+def _multiplier_intervals(
+    connection: duckdb.DuckDBPyConnection, query: str, threshold: float, draws: int, seed: int
+) -> pa.Table:
+    set_thresholds(connection, [threshold])
+    resample(connection, draws=draws, seed=seed)
+    try:
+        return connection.sql(query).to_arrow_table()
+    finally:  # the views that need no draws are much faster without
+        set_thresholds(connection, [0.9])
+        resample(connection, draws=0)
+
+
+@contextmanager
+def _messages() -> Iterator[None]:
+    """What DuckDB says is wrong with a query, as the user's error."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise InputError(str(error).strip()) from error
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import networkx as nx
@@ -163,6 +164,24 @@ def test_a_circuit_exported_as_mib_imports_back_identically(cli, ioi_store, tmp_
     assert first.read_bytes() == second.read_bytes()
     parts = [pq.read_table(store / "edge_scores") for store in (ioi_store, tmp_path / "s")]
     assert parts[0].drop(["run"]).equals(parts[1].drop(["run"]))
+
+
+def test_a_question_can_be_asked_by_name(cli, ioi_store, toy):
+    heads = rows(cli("sql", "-s", ioi_store, "head_strength", "--with", f"run={IOI}", "-f", "csv").out)
+    assert heads[0]["name"] == "a9.h9"
+    edges = rows(cli("sql", "-s", ioi_store, "top_edges", "-w", f"run={IOI}", "-w", "k=3", "-f", "csv").out)
+    assert [row["name"] for row in edges] == ["a9.h9->logits", "input->m0", "a10.h7->logits"]
+    intervals = rows(cli("sql", "-s", toy.path, "multiplier_intervals", "-w", "draws=20", "-f", "csv").out)
+    assert {row["multiplier"] for row in intervals} == {"8.0"} or float(
+        intervals[0]["multiplier"]
+    ) == pytest.approx(8)
+    assert float(intervals[0]["low"]) <= 8 <= float(intervals[0]["high"]) + 1e-6
+    assert "needs k and prompt and run" in cli("sql", "-s", ioi_store, "top_edges").err
+    assert "write name=value" in cli("sql", "-s", ioi_store, "top_edges", "-w", "k").err
+
+
+def test_the_version_is_that_of_the_package(cli):
+    assert cli("--version").out == f"wirescope {version('wirescope')}\n"
 
 
 def test_formats_of_sql(cli, toy, tmp_path):

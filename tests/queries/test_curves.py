@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wirescope.data import Run, write_run
 from wirescope.graphs import Shape, Wiring
-from wirescope.queries import ask, open_store, resample, select, set_thresholds
+from wirescope.queries import ask, open_store, select, set_thresholds
 
 TINY = Shape(1, 1)
 
@@ -143,8 +143,7 @@ def test_a_multiplier_may_be_below_one_or_undefined(tmp_path):
         (row,) = select(connection, "select * from multipliers").to_pylist()
         assert row["multiplier"] is None
         assert (row["dense_k"] is None) == (dense is never)
-        resample(connection, draws=20)
-        (row,) = ask(connection, "multiplier_intervals").to_pylist()
+        (row,) = ask(connection, "multiplier_intervals", draws=20).to_pylist()
         assert (row["low"], row["high"], row["defined"]) == (None, None, 0.0)
 
 
@@ -178,8 +177,7 @@ def test_the_interval_is_the_spread_over_draws_of_prompts(tmp_path):
             for run, m in metrics.items()
         },
     )
-    resample(connection, draws=200, seed=3)
-    (row,) = ask(connection, "multiplier_intervals").to_pylist()
+    (row,) = ask(connection, "multiplier_intervals", threshold=0.9, draws=200, seed=3).to_pylist()
 
     weights = np.random.default_rng(3).poisson(1.0, size=(200, 30))
     ratios = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from wirescope.data import Run, write_run
 from wirescope.graphs import InputError, Shape, Wiring, auroc
-from wirescope.queries import QUESTIONS, VIEWS, ask, open_store, resample, select, text
+from wirescope.queries import QUESTIONS, VIEWS, ask, open_store, parameters, select, text
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
@@ -30,7 +30,7 @@ PARAMETERS = {
     "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
     "stability": {"run": "dense-ioi", "k": 20},
     "areas": {},
-    "multiplier_intervals": {},
+    "multiplier_intervals": {"draws": 50},
 }
 # the 26 heads of the published IOI circuit
 IOI_HEADS = {
@@ -70,7 +70,6 @@ def test_the_answer_is_the_golden_one(connection, question):
     if question in VIEWS:
         answer = select(connection, f"select * from {question} order by all")
     else:
-        resample(connection, draws=50)
         answer = ask(connection, question, **PARAMETERS[question])
     file = GOLDEN / f"{question}.csv"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -213,3 +212,11 @@ def test_a_store_in_a_folder_with_an_odd_name_is_read(tmp_path, toy):
     (odd / "store").symlink_to(toy.path)
     found = select(open_store(odd / "store"), "select count(*) as n from edge_scores")
     assert found["n"].to_pylist() == [sum(scores.size for scores in toy.scores.values())]
+
+
+def test_a_question_without_what_it_needs_is_refused(connection):
+    assert parameters("top_edges") == ["k", "prompt", "run"]
+    with pytest.raises(InputError, match="'top_edges' needs k and prompt and run, and was given k"):
+        ask(connection, "top_edges", k=3)
+    with pytest.raises(InputError, match="'run_list' needs nothing, and was given k"):
+        ask(connection, "run_list", k=3)
