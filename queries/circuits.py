@@ -80,10 +80,9 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
         chosen = choose(connection, run, choice)
         place = np.empty(len(chosen.scores), dtype=np.int64)
         place[graphs.ranking(chosen.scores, signed=choice.signed)] = np.arange(1, len(place) + 1)
-        table = chosen.circuit.table()
-        return Units(
-            chosen.circuit.requested, table.add_column(0, "position", pa.array(place[table["edge_id"]]))
-        )
+        rows = chosen.circuit.table().select(["edge_id", "name", "score"])
+        rows = rows.add_column(0, "position", pa.array(place[rows["edge_id"]]))
+        return Units(chosen.circuit.requested, rows)
     _check_level(run, level)
     if choice.k is None or choice.greedy or choice.signed:
         raise InputError(f"At the level {level}, a circuit is chosen by k and |score| alone.")
