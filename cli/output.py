@@ -58,14 +58,10 @@ def put(content: bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    from ..graphs import InputError
+    from ..data import replacing
 
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(out)
-    except OSError as error:
-        raise InputError(f"Cannot write '{out}': {error.strerror}.") from error
+    with replacing(out) as file:
+        file.write(content)
 
 
 def say(message: str) -> None:

@@ -1,5 +1,6 @@
 """What is read and written: the store and its schema, published circuits."""
 
+from .files import replacing
 from .published import (
     EMBEDDED,
     PublishedCircuit,
@@ -26,6 +27,7 @@ __all__ = [
     "parse_circuit",
     "read_catalog",
     "read_circuit",
+    "replacing",
     "shape_of",
     "write_run",
 ]

@@ -9,6 +9,7 @@ run with a single prompt, number 0, that has no text. Inputs are always split in
 """
 
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping
@@ -119,6 +120,7 @@ def import_circuit(
         prompts=1,
         levels=("edge",),
         source=source,
+        source_hash=hashlib.sha256(circuit.scores.tobytes()).hexdigest(),
     )
     edges = circuit.wiring.n_edges
     with write_run(store, record) as writer:

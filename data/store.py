@@ -13,23 +13,23 @@ sorts the runs into those that can be read, those that are not finished and thos
 the file that is to blame. It reads no data: that is for DuckDB, or whatever else reads Parquet.
 """
 
-import errno
 import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..graphs import InputError, Shape, StoreError, Wiring, did_you_mean
+from .files import disk_errors, replacing
 from .schema import SCHEMA_VERSION, TABLES, encodings
 
 ROW_GROUP = 1 << 18
@@ -74,6 +74,8 @@ class Run:
     device: str | None = None
     source: str | None = None
     """The file that an imported run was read from."""
+    source_hash: str | None = None
+    """SHA-256 of what was read from it."""
     versions: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     started: str | None = None
@@ -142,9 +144,9 @@ class Catalog:
             f"{did_you_mean(name, [*self.runs, *self.unfinished])}"
         )
 
-    def files(self, table: str) -> list[Path]:
-        """The parts of a table over all readable runs."""
-        return [self.path / part.file for run in self.runs.values() for part in run.parts.get(table, ())]
+    def files(self, table: str, run: str) -> list[Path]:
+        """The parts of a table that a run has."""
+        return [self.path / part.file for part in self.runs[run].parts.get(table, ())]
 
 
 def read_catalog(store: Path | str) -> Catalog:
@@ -164,7 +166,7 @@ def read_catalog(store: Path | str) -> Catalog:
                 continue
             for table, parts in run.parts.items():
                 for part in parts:
-                    _check_part(path, table, part)
+                    _check_part(path, name, table, part)
             runs[name] = run
         except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
             broken[name] = f"The run '{name}' cannot be read: '{record}' is not a run.json ({error!r})."
@@ -223,7 +225,10 @@ class RunWriter:
         schema = TABLES[table]
         encoded = encodings(schema)
         others = [name for name in schema.names if name not in encoded]
-        with _replaced(self._path(table, shard)) as file:
+        part = self._path(table, shard)
+        with disk_errors(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(part) as file:
             pq.write_table(
                 rows.select(schema.names).cast(schema),
                 file,
@@ -268,10 +273,10 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_part(store: Path, table: str, part: Part) -> None:
+def _check_part(store: Path, run: str, table: str, part: Part) -> None:
     file = store / part.file
-    if table not in TABLES:
-        raise StoreError(f"it lists parts of a table '{table}' that no store has.")
+    if table not in TABLES or not re.fullmatch(rf"{table}/run={re.escape(run)}/part-\d+\.parquet", part.file):
+        raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
     if not file.is_file():
         raise StoreError(f"'{file}' is missing.")
     size = file.stat().st_size
@@ -285,37 +290,17 @@ def _check_part(store: Path, table: str, part: Part) -> None:
         raise StoreError(f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}.")
 
 
-@contextmanager
-def _replaced(target: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the target's place when the block ends without an exception."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise _refused(target, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
 def _put(target: Path, text: str) -> None:
-    with _replaced(target) as file:
+    with replacing(target) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def _locked(folder: Path, run: str) -> Iterator[None]:
     """Hold the lock of a run's folder; the system drops it when the process ends, however it ends."""
-    try:
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(folder, error) from error
-    descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -323,15 +308,6 @@ def _locked(folder: Path, run: str) -> Iterator[None]:
         raise InputError(f"The run '{run}' is being written by another process.") from error
     finally:
         os.close(descriptor)
-
-
-def _refused(path: Path, error: OSError) -> Exception:
-    """What to say when the disk does not take a file."""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return InputError(f"Cannot write '{path}': {error.strerror}. Choose a store that can be written to.")
-    return StoreError(
-        f"Writing '{path}' failed: {error.strerror or error}. What was finished before is kept."
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -5,9 +5,8 @@ one wiring overlap by chance, all the more where a few layers hold most edges; `
 by comparing with circuits that were rewired at random within their layers, every degree kept.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import igraph
 import numpy as np
@@ -119,12 +118,16 @@ def side_by_side(circuits: Mapping[str, Circuit], *, samples: int = 100, seed: i
 
 
 def _likeness(circuit: Circuit, other: Circuit, name: str, samples: int, seed: int) -> dict[str, float]:
+    observed = comparison(circuit, other)
+    drawn = (
+        [comparison(sample, other) for sample in _null_model(circuit, samples, seed)] if circuit.kept else []
+    )
     rows = {}
-    for measure, compare in COMPARISONS.items():
+    for measure, value in observed.items():
         label = f"{measure} with {name}"
-        rows[label] = compare(circuit, other)
-        if samples and circuit.kept:
-            null = against_null(partial(compare, other), circuit, samples=samples, seed=seed)
+        rows[label] = value
+        if drawn:
+            null = _judged(value, [draw[measure] for draw in drawn])
             rows |= {f"{label}, expected": null.mean, f"{label}, p": null.p}
     return rows
 
@@ -174,10 +177,17 @@ def against_null(
         raise InputError(f"A null model needs at least one sample, not {samples}.")
     if not circuit.kept:
         raise InputError("An empty circuit cannot be rewired; ask for more edges.")
-    observed = statistic(circuit)
-    drawn = np.array([statistic(rewired(circuit, seed=seed + i)) for i in range(samples)])
-    p = (1 + int((drawn >= observed).sum())) / (1 + samples)
-    return Null(observed, float(drawn.mean()), float(drawn.std()), p)
+    return _judged(statistic(circuit), [statistic(sample) for sample in _null_model(circuit, samples, seed)])
+
+
+def _null_model(circuit: Circuit, samples: int, seed: int) -> Iterator[Circuit]:
+    return (rewired(circuit, seed=seed + i) for i in range(samples))
+
+
+def _judged(observed: float, drawn: Sequence[float]) -> Null:
+    values = np.asarray(drawn)
+    p = (1 + int((values >= observed).sum())) / (1 + len(values))
+    return Null(observed, float(values.mean()), float(values.std()), p)
 
 
 def _swapped(stage: Stage, edges: Ids) -> Ids:

@@ -81,17 +81,21 @@ _RUN_COLUMNS = {
 def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     """A connection with the store's views; `Catalog` if the store has been looked at already."""
     catalog = store if isinstance(store, Catalog) else read_catalog(store)
+    folder = str(catalog.path.resolve())
+    if set(folder) & set("*?["):
+        raise InputError(
+            f"DuckDB takes '{folder}' for a pattern: move the store to a path without * ? and [."
+        )
     connection = duckdb.connect(
         config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     )
-    # the folder itself must end in a slash, or a neighbour whose name starts alike would be allowed too
-    folder = str(catalog.path.resolve()) + "/"
-    connection.execute(f"set allowed_directories = [{_quoted(folder)}]")
+    # without the slash, a neighbour whose name starts alike would be allowed too
+    connection.execute(f"set allowed_directories = [{_quoted(folder + '/')}]")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
     connection.register("runs", _runs(catalog.runs.values()))
-    for table, schema in TABLES.items():
-        _create_view(connection, table, schema, catalog.files(table))
+    for table in TABLES:
+        _create_view(connection, table, catalog)
     resample(connection, draws=0)
     set_thresholds(connection, [0.9])
     for view in VIEWS:
@@ -202,19 +206,22 @@ def _runs(runs: Iterable[Run]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))
 
 
-def _create_view(
-    connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, files: list[Path]
-) -> None:
-    if not files:
-        connection.register(table, schema.append(pa.field("run", pa.string())).empty_table())
-        return
-    listed = ", ".join(_quoted(str(file.resolve())) for file in files)
+def _create_view(connection: duckdb.DuckDBPyConnection, table: str, catalog: Catalog) -> None:
+    """A view of a table over all runs: their files, each run with its name."""
+    schema = TABLES[table]
+    files = {name: catalog.files(table, name) for name in catalog.runs}
     columns = ", ".join(schema.names)
-    # a view cannot take parameters: the names are our own, and the files are quoted
-    connection.execute(
-        f"create view {table} as select {columns}, run from read_parquet("  # noqa: S608
-        f"[{listed}], hive_partitioning = true, hive_types = {{'run': varchar}})"
-    )
+    # a view cannot take parameters: names and columns are our own, and what comes from outside is quoted
+    runs = [
+        f"select {columns}, {_quoted(name)} as run from read_parquet("  # noqa: S608
+        f"[{', '.join(_quoted(str(path.resolve())) for path in paths)}], hive_partitioning = false)"
+        for name, paths in files.items()
+        if paths
+    ]
+    if runs:
+        connection.execute(f"create view {table} as {' union all '.join(runs)}")
+    else:
+        connection.register(table, schema.append(pa.field("run", pa.string())).empty_table())
 
 
 def _quoted(value: str) -> str:

@@ -34,6 +34,7 @@ CALLS = {
         "'graphm' is not a format: choose from mib, graphml, gexf, dot, csv, parquet. Did you mean 'graphml'?"
     ),
     f"{EXPORT} --to csv -o {{tmp}}/no/x.csv": "Cannot write '{tmp}/no/x.csv': No such file or directory.",
+    f"{EXPORT} --to csv -o {{tmp}}": "Cannot write '{tmp}': Is a directory.",
     "sql -s {store} 'selct 1'": 'Parser Error: syntax error at or near "selct"',
     "sql -s {store} 'select x from runs'": 'Binder Error: Referenced column "x" not found',
     "sql -s {store} 'drop view runs'": "Only a single SELECT can be run on a store; this query is: DROP.",
@@ -119,7 +120,8 @@ def test_a_store_that_cannot_be_written_is_refused_and_can_be_read(cli, tmp_path
     request.getfixturevalue("powerless")
     refused = cli("import", public, "--store", store, "--run", "other")
     assert refused.status == 2
-    assert "Permission denied. Choose a store that can be written to." in refused.err
+    assert "Cannot write '" in refused.err
+    assert "Permission denied." in refused.err
     read = cli("top", "-s", store, "-r", IOI, "-k", 200, "-f", "json")
     assert read.status == 0
     assert json.loads(read.out)["kept"] == 179

@@ -1,6 +1,7 @@
 """The commands as a user calls them, in this process; what is printed where, and what comes of it."""
 
 import csv
+import gzip
 import io
 import json
 import subprocess
@@ -33,6 +34,13 @@ def test_import_then_ask(cli, tmp_path):
     other = cli("import", EMBEDDED, "--store", store, "--model", "gpt3")
     assert other.status == 2
     assert "not the same: model, task" in other.err
+
+    changed = tmp_path / EMBEDDED.name
+    changed.write_bytes(
+        gzip.compress(gzip.decompress(EMBEDDED.read_bytes()).replace(b"-0.28153", b"-0.38153"))
+    )
+    other = cli("import", changed, "--store", store, "--model", "gpt2", "--task", "ioi")
+    assert "not the same: source_hash" in other.err
 
     (run,) = rows(cli("runs", "--store", store, "--format", "csv").out)
     assert (run["run"], run["model"], run["task"], run["edges"]) == (IOI, "gpt2", "ioi", "32491")

@@ -239,6 +239,17 @@ def test_a_broken_file_is_named_and_the_rest_is_readable(toy_copy, damage, reaso
         catalog.run("dense-ioi")
 
 
+def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
+    record = toy_copy.path / "runs/run=dense-ioi/run.json"
+    text = record.read_text()
+    for elsewhere in ("/etc/passwd", "../secret.parquet", "edges/run=sparse-ioi/part-00000.parquet"):
+        record.write_text(text.replace("edges/run=dense-ioi/part-00000.parquet", elsewhere))
+        assert (
+            f"lists '{elsewhere}', which is no part of its edges"
+            in read_catalog(toy_copy.path).broken["dense-ioi"]
+        )
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', "\xff"])
 def test_a_broken_run_json_is_named(toy_copy, text):
     record = toy_copy.path / "runs/run=dense-ioi/run.json"
@@ -260,7 +271,9 @@ def test_a_store_that_was_moved_still_works(toy_copy, tmp_path):
     shutil.move(toy_copy.path, tmp_path / "elsewhere")
     catalog = read_catalog(tmp_path / "elsewhere")
     assert sorted(catalog.runs) == ["dense-ioi", "sparse-ioi"]
-    assert all(file.is_file() for table in TABLES for file in catalog.files(table))
+    assert all(
+        file.is_file() for run in catalog.runs for table in TABLES for file in catalog.files(table, run)
+    )
 
 
 def test_a_missing_and_an_empty_store_are_told_apart(tmp_path):

@@ -1,0 +1,50 @@
+"""Files that are there whole or not at all."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ..graphs import InputError, StoreError
+
+_NOT_ALLOWED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes the target's place when the block ends without an exception.
+
+    It is written beside the target under a hidden name that ends in ``.tmp``.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with disk_errors(target), temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with disk_errors(target):
+            temporary.replace(target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """What the disk refuses, as one sentence: a place that cannot be written to, or a failure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_ALLOWED:
+            raise InputError(f"Cannot write '{path}': {error.strerror}.") from error
+        raise StoreError(f"Writing '{path}' failed: {error.strerror or error}.") from error
