@@ -51,15 +51,23 @@ QUESTIONS = (
 )
 """Questions to `ask`, with their parameters."""
 
-_DEFAULTS = {"multiplier_intervals": {"threshold": 0.9, "draws": 1000, "seed": 0}}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "run_scores": {"prompt": None},
+    "top_edges": {"prompt": None},
+    "top_heads": {"prompt": None},
+    "multiplier_intervals": {"threshold": 0.9, "draws": 1000, "seed": 0},
+}
+"""What a question is given unless the caller says otherwise; no prompt means all of them."""
 
 _RUN_COLUMNS = {
     "run": pa.string(),
     "model": pa.string(),
+    "revision": pa.string(),
     "base_model": pa.string(),
     "task": pa.string(),
     "levels": pa.list_(pa.string()),
     "prompts": pa.int32(),
+    "prompts_hash": pa.string(),
     "layers": pa.int32(),
     "heads": pa.int32(),
     "kv_heads": pa.int32(),
@@ -68,11 +76,16 @@ _RUN_COLUMNS = {
     "edges": pa.int64(),
     "method": pa.string(),
     "steps": pa.int32(),
+    "integration_rule": pa.string(),
     "metric": pa.string(),
+    "sign": pa.string(),
     "ablation": pa.string(),
     "seed": pa.int64(),
     "dtype": pa.string(),
+    "device": pa.string(),
     "source": pa.string(),
+    "source_hash": pa.string(),
+    "schema_version": pa.int32(),
     "started": pa.string(),
     "finished": pa.string(),
 }
@@ -104,14 +117,12 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
 
 
 def ask(connection: duckdb.DuckDBPyConnection, question: str, **given: Any) -> pa.Table:
-    """The answer to one of the questions; `parameters` says what it needs to be given.
+    """The answer to one of the questions; `parameters` says what it needs, less what has a default.
 
-    `prompt` is null, for all prompts, unless given. `multiplier_intervals` takes a `threshold` (0.9), the number of
-    `draws` of its bootstrap (1000) and their `seed` (0).
+    `multiplier_intervals` takes the `threshold`, and the number of `draws` of its bootstrap and their `seed`.
     """
     query, needed = text(question), parameters(question)
-    values = _DEFAULTS.get(question, {}) | ({"prompt": None} if "prompt" in needed else {}) | given
-    needed += _DEFAULTS.get(question, {})
+    values = _DEFAULTS.get(question, {}) | given
     if values.keys() != set(needed):
         raise InputError(
             f"The question '{question}' needs {' and '.join(needed) or 'nothing'}, and was given "
@@ -129,7 +140,7 @@ def parameters(question: str) -> list[str]:
     >>> parameters("overlap")
     ['k', 'other', 'run']
     """
-    return sorted(set(re.findall(r"\$(\w+)", text(question))))
+    return sorted({*re.findall(r"\$(\w+)", text(question)), *_DEFAULTS.get(question, {})})
 
 
 def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:

@@ -40,7 +40,7 @@ CALLS = {
     "sql -s {store} 'drop view runs'": "Only a single SELECT can be run on a store; this query is: DROP.",
     "sql -s {store} top_edges -w run=gpt2-small-ioi -w k=many": "Could not convert string 'many' to",
     "sql -s {store} top_edges -w run=gpt2-small-io -w k=5": "Did you mean 'gpt2-small-ioi'?",
-    "sql -s {store} multiplier_intervals -w drows=5": "needs threshold and draws and seed, and was given drows.",
+    "sql -s {store} multiplier_intervals -w drows=5": "needs draws and seed and threshold, and was given drows.",
     "runs -s {tmp}/nowhere": (
         "There is no store at '{tmp}/nowhere'; make one with 'wirescope import FILE --store {tmp}/nowhere'."
     ),

@@ -226,5 +226,7 @@ def test_a_question_without_what_it_needs_is_refused(connection):
     assert parameters("top_edges") == ["k", "prompt", "run"]
     with pytest.raises(InputError, match="'top_edges' needs k and prompt and run, and was given k"):
         ask(connection, "top_edges", k=3)
+    with pytest.raises(InputError, match="'top_attention' needs k and prompt and run"):
+        ask(connection, "top_attention", run="dense-ioi", k=3)
     with pytest.raises(InputError, match="'run_list' needs nothing, and was given k"):
         ask(connection, "run_list", k=3)
