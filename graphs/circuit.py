@@ -111,7 +111,7 @@ def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) ->
 def at_least(wiring: Wiring, scores: ArrayLike, threshold: float, *, signed: bool = False) -> Circuit:
     """All edges whose strength is at least a threshold."""
     scores = _checked(wiring, scores)
-    if not threshold >= 0:
+    if not 0 <= threshold < np.inf:
         raise InputError(f"The threshold on the strength of an edge must be 0 or more, not {threshold}.")
     return _circuit(wiring, scores, np.flatnonzero(_strength(scores, signed) >= threshold))
 
@@ -123,6 +123,8 @@ def mass(wiring: Wiring, scores: ArrayLike, share: float, *, signed: bool = Fals
         raise InputError(f"The share of the total |score| must lie above 0 and at most at 1, not {share}.")
     order = ranking(scores, signed=signed)
     cumulated = np.cumsum(np.maximum(_strength(scores, signed)[order], 0), dtype=np.float64)
+    if not cumulated[-1]:
+        raise InputError("No edge has a score to take a share of.")
     needed = int(np.searchsorted(cumulated, share * cumulated[-1])) + 1
     return _circuit(wiring, scores, order[:needed])
 

@@ -100,21 +100,17 @@ def side_by_side(circuits: Mapping[str, Circuit], *, samples: int = 100, seed: i
     """Measures of each circuit in a column of its own, and the likeness of all to the first.
 
     With samples of the null model, each likeness is followed by what is expected of rewired circuits and by
-    the share of them that is at least as alike.
+    the share of them that is at least as alike. Shared heads are not: rewiring does not change the heads.
+    Circuits of another wiring than the first one's are measured and not compared.
     """
     rows = {name: dict(summary(circuit, seed=seed)) for name, circuit in circuits.items()}
     first, *others = circuits
     for name in others:
-        rows[name] |= _likeness(circuits[name], circuits[first], first, samples, seed)
+        if circuits[name].wiring == circuits[first].wiring:
+            rows[name] |= _likeness(circuits[name], circuits[first], first, samples, seed)
     measures = list(dict.fromkeys(measure for row in rows.values() for measure in row))
-    columns = {name: [row.get(measure) for measure in measures] for name, row in rows.items()}
-    return pa.table(
-        {"measure": measures}
-        | {
-            name: pa.array([None if v is None else float(v) for v in values])
-            for name, values in columns.items()
-        }
-    )
+    columns = [pa.array([row.get(measure) for measure in measures], pa.float64()) for row in rows.values()]
+    return pa.table([pa.array(measures), *columns], names=["measure", *rows])
 
 
 def _likeness(circuit: Circuit, other: Circuit, name: str, samples: int, seed: int) -> dict[str, float]:
@@ -126,7 +122,7 @@ def _likeness(circuit: Circuit, other: Circuit, name: str, samples: int, seed: i
     for measure, value in observed.items():
         label = f"{measure} with {name}"
         rows[label] = value
-        if drawn:
+        if drawn and measure != "shared_heads":
             null = _judged(value, [draw[measure] for draw in drawn])
             rows |= {f"{label}, expected": null.mean, f"{label}, p": null.p}
     return rows
@@ -171,7 +167,8 @@ def against_null(
 ) -> Null:
     """A statistic of a circuit against the same statistic of rewired circuits.
 
-    To judge a likeness, fix the other circuit: ``against_null(lambda c: jaccard(c, other), circuit)``.
+    To judge a likeness, fix the other circuit: ``against_null(lambda c: jaccard(c, other), circuit)``. Whatever
+    depends on degrees alone, such as the heads that two circuits share, is the same in every sample.
     """
     if samples < 1:
         raise InputError(f"A null model needs at least one sample, not {samples}.")
@@ -213,6 +210,6 @@ def _jaccard(a: Ids, b: Ids) -> float:
 def _same_wiring(a: Circuit, b: Circuit) -> None:
     if a.wiring != b.wiring:
         raise InputError(
-            f"Circuits of different wirings cannot be compared edge by edge: {a.wiring.shape.asdict()} "
-            f"and {b.wiring.shape.asdict()}."
+            f"Circuits of different wirings cannot be compared edge by edge: {a.wiring.shape} with "
+            f"{a.wiring.shape.inputs} inputs and {b.wiring.shape} with {b.wiring.shape.inputs} inputs."
         )

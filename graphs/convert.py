@@ -49,7 +49,7 @@ def from_igraph(graph: "igraph.Graph") -> Circuit:
 
 
 def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[str]":
-    """The circuit as a networkx graph; nodes are named, the slot is the key of an edge."""
+    """The circuit as a networkx graph; a node is its name, and the key of an edge is the edge's name."""
     nodes = _nodes(circuit)
     names = circuit.wiring.node_names
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(**_graph_attributes(circuit))
@@ -58,7 +58,7 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[str]":
     src, dst, edges = _edges(circuit, nodes)
     for i, (source, destination) in enumerate(zip(src, dst, strict=True)):
         attributes = {key: values[i] for key, values in edges.items()}
-        graph.add_edge(names[source], names[destination], key=attributes["slot"], **attributes)
+        graph.add_edge(names[source], names[destination], key=attributes["name"], **attributes)
     return graph
 
 

@@ -132,14 +132,12 @@ def density(circuit: Circuit) -> float:
 
 
 def depth(circuit: Circuit) -> int:
-    """The number of edges on the longest path from `input` to `logits`; 0 for an empty circuit."""
-    if not circuit.kept:
-        return 0
+    """The number of edges on the longest path from `input` to `logits`; 0 where there is none."""
     graph = to_igraph(circuit)
     lengths = [-1.0 if edge >= 0 else 0.0 for edge in graph.es["edge_id"]]
     # a wiring has no cycles, so the shortest path with all lengths negated is the longest one
     (distance,) = graph.distances("input", ["logits"], weights=lengths, algorithm="bellman_ford")
-    return int(-distance[0])
+    return int(-distance[0]) if np.isfinite(distance[0]) else 0
 
 
 def width(circuit: Circuit) -> int:
@@ -170,8 +168,8 @@ def strongest_paths(circuit: Circuit, k: int) -> list[Path]:
     graph.delete_edges([e.index for e in graph.es if e["edge_id"] >= 0 and e["score"] == 0])
     strongest = float(np.abs(circuit.scores).max(initial=0.0))
     share = np.array([abs(e["score"]) / strongest if e["edge_id"] >= 0 else 1.0 for e in graph.es])
-    if not len(share):
-        return []
+    if graph.vcount() - 1 not in graph.subcomponent(0, mode="out"):
+        return []  # every path has an edge of score 0
     lengths = -np.log(share)  # the product of strengths is largest where the sum of lengths is least
     found = graph.get_k_shortest_paths("input", "logits", k=k, weights=lengths.tolist(), output="epath")
     names = graph.vs["name"]
@@ -210,6 +208,8 @@ def betweenness(circuit: Circuit) -> Floats:
 
 def communities(circuit: Circuit, *, seed: int = 0) -> Communities:
     """Leiden communities of the circuit without directions, weighted by strength, and their modularity."""
+    if not circuit.kept:
+        return Communities((), (), 0.0)
     graph = to_igraph(circuit)
     graph.delete_edges(edge_id_lt=0)
     weights = np.abs(graph.es["score"]).tolist()

@@ -247,7 +247,10 @@ class Wiring:
 
     def edge_ids(self, names: Iterable[str] | pa.StringArray) -> Ids:
         """The ids of these edges; a name that is not an edge of this wiring is an error that says why."""
-        array = names if isinstance(names, pa.StringArray) else pa.array(names, type=pa.string())
+        try:
+            array = names if isinstance(names, pa.StringArray) else pa.array(names, type=pa.string())
+        except UnicodeEncodeError as error:
+            raise InputError(f"{error.object!r} is not the name of an edge.") from error
         parts = pc.extract_regex(array, r"^(?P<src>[^<>]*)->(?P<dst>[^<>]*)(?P<slot>(?:<[qkv]>)?)$")
         if parts.null_count:
             name = array[pc.index(pc.is_null(parts), True).as_py()].as_py()

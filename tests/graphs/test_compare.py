@@ -102,8 +102,17 @@ def test_side_by_side_has_a_column_a_run_and_compares_with_the_first(published):
     assert rows["jaccard with A"]["A"] is None
     assert rows["jaccard with A"]["B"] == pytest.approx(jaccard(a, b))
     assert 0 < rows["jaccard with A, expected"]["B"] < rows["jaccard with A"]["B"]
-    assert rows["shared_heads with A, p"]["B"] <= 1
+    assert 0 < rows["weighted_jaccard with A, p"]["B"] < 0.5
+    assert rows["shared_heads with A"]["B"] == pytest.approx(shared_heads(a, b))
+    assert "shared_heads with A, p" not in rows  # the null model keeps the heads
     assert "jaccard with A, p" not in side_by_side({"A": a, "B": b}, samples=0)["measure"].to_pylist()
+
+
+def test_circuits_of_different_wirings_are_measured_and_not_compared(published):
+    a = top_k(published.wiring, published.scores, 200)
+    table = side_by_side({"A": a, "B": circuit(e0=1)}, samples=5)
+    assert table["B"][0].as_py() == 1
+    assert not any("with A" in measure for measure in table["measure"].to_pylist())
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order():

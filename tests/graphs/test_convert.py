@@ -1,4 +1,5 @@
 import io
+from xml.etree import ElementTree
 
 import networkx as nx
 import numpy as np
@@ -40,7 +41,7 @@ def test_both_libraries_see_the_same_graph(published):
     assert graph.is_dag()
     edge = graph.es.find(name="a9.h9->a11.h10<q>")
     assert graph.vs[edge.source]["name"] == "a9.h9"
-    assert edge["score"] == other.edges["a9.h9", "a11.h10", "q"]["score"]
+    assert edge["score"] == other.edges["a9.h9", "a11.h10", "a9.h9->a11.h10<q>"]["score"]
     assert other.nodes["a9.h9"] == {"kind": "head", "layer": 9, "head": 9}
     assert other.nodes["m0"] == {"kind": "mlp", "layer": 0}
 
@@ -50,6 +51,16 @@ def test_gexf_can_be_read_back(published):
     graph = nx.read_gexf(io.BytesIO(gexf(circuit)))
     assert graph.number_of_edges() == circuit.kept
     assert graph.nodes["a9.h9"]["layer"] == 9
+
+
+@pytest.mark.parametrize("write", [graphml, gexf])
+def test_every_edge_of_a_file_has_an_id_of_its_own(published, write):
+    """Programs drop an edge whose id they have seen."""
+    circuit = top_k(published.wiring, published.scores, 200)
+    ids = [
+        edge.get("id") for edge in ElementTree.fromstring(write(circuit)).iter() if edge.tag.endswith("}edge")
+    ]
+    assert len(set(ids)) == len(ids) == 179
 
 
 def test_a_graph_that_is_no_circuit_is_refused():

@@ -103,14 +103,9 @@ def test_minimum_cut_by_hand(hand):
 
 
 def test_density_by_hand(hand):
-    """Nodes input, a0.h0, m0, a1.h1, m1, logits: 3+1+1+1 edges leave input into heads 0 and 1, and so on."""
-    inside = {"input", "a0.h0", "m0", "a1.h1", "m1", "logits"}
-    possible = [
-        name
-        for name in hand.wiring.edge_names().to_pylist()
-        if name.split("->")[0] in inside and name.split("->")[1].split("<")[0] in inside
-    ]
-    assert density(hand) == pytest.approx(8 / len(possible))
+    """Between input, a0.h0, m0, a1.h1, m1 and logits, all edges of the wiring, by where they end."""
+    possible = {"a0.h0": 3 * 1, "m0": 2, "a1.h1": 3 * 3, "m1": 4, "logits": 5}
+    assert density(hand) == pytest.approx(8 / sum(possible.values()))
 
 
 def test_layer_profile_by_hand(hand):
@@ -233,9 +228,16 @@ def test_an_empty_circuit_has_measures_too():
         "minimum_cut": 0.0,
         "cut_edges": 0,
         "largest_betweenness": 0.0,
-        "communities": 2,
+        "communities": 0,
         "modularity": 0.0,
     }
+
+
+def test_a_circuit_that_leads_nowhere_has_measures_too():
+    """Rewiring makes such circuits."""
+    wiring = Wiring(Shape(2, 2))
+    found = summary(Circuit(wiring, wiring.edge_ids(["input->m0"]), np.ones(1, dtype=np.float32), 1))
+    assert (found["depth"], found["paths"], found["strongest_path"], found["minimum_cut"]) == (0, 0, 0, 0)
 
 
 def test_edges_of_score_zero_lie_on_no_strong_path():
