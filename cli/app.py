@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import Format, emit, encoded, put, say
+from .output import FORMATS, emit, encoded, one_of, put, say
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,8 +40,20 @@ Effect = Annotated[
 Greedy = Annotated[bool, typer.Option("--greedy", help="With --k: grow the circuit from the logits.")]
 Signed = Annotated[bool, typer.Option("--signed", help="Rank by how much a unit helps, not by |score|.")]
 Prompt = Annotated[int | None, typer.Option(help="By the scores of this prompt, not by their mean.")]
+
+
+def _known_format(form: str | None) -> str | None:
+    return form and one_of("format", form, FORMATS)
+
+
 Form = Annotated[
-    Format | None, typer.Option("--format", "-f", help="By default the ending of --out, or table.")
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        callback=_known_format,
+        help=f"{', '.join(FORMATS)}; by default the ending of --out, or table.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to standard output.")]
 
@@ -100,13 +112,13 @@ def import_(
     from ..data import import_circuit, read_circuit
 
     circuit = _read_pt(file) if file.suffix == ".pt" else read_circuit(file)
-    name = run or file.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt")
+    name = run if run is not None else file.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt")
     written = import_circuit(circuit, store, run=name, source=file.name, model=model, task=task)
     if written:
         marked = int(circuit.in_graph.sum())
         say(
             f"Run '{name}' in '{store}': {circuit.wiring.n_edges:,} edges of a model of {circuit.wiring.shape}"
-            + (f", {marked:,} of them marked as a circuit by the file." if marked else ".")
+            + (f"; the {marked:,} that the file marks are not kept apart." if marked else ".")
         )
     else:
         say(f"Run '{name}' is in '{store}' already, from the same call; nothing was written.")
@@ -114,7 +126,7 @@ def import_(
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT, or the name of a question.")],
+    query: Annotated[str, typer.Argument(help="A SELECT, or the name of a question or view.")],
     store: Store,
     given: Annotated[
         list[str] | None, typer.Option("--with", "-w", help="What the question needs, as name=value.")
@@ -128,22 +140,21 @@ def sql(
     attention_scores, effects, edge_means, curves, multipliers.
     "describe edge_scores" shows the columns of one.
 
-    Questions: top_edges, top_heads, top_attention, attributed_curve,
-    layer_mass, head_strength, overlap, stability, areas,
-    multiplier_intervals.
+    Questions, and what they need: top_edges (k, run; prompt),
+    top_heads (k, run; prompt), top_attention (k, prompt, run),
+    attributed_curve (run), layer_mass (run), head_strength (run),
+    overlap (k, other, run), stability (k, run), areas,
+    multiplier_intervals (draws; seed; threshold).
 
     Example: wirescope sql -s circuits "select name, score from edge_means
     order by abs(score) desc limit 5"
 
     Example: wirescope sql -s circuits head_strength -w run=gpt2-small-ioi
     """
-    from ..queries import QUESTIONS, ask, select
+    from ..queries import answer
 
-    catalog, connection = _open(store)
-    values = _values(given or [])
-    for name in values.keys() & {"run", "other"}:
-        catalog.run(str(values[name]))  # a mistyped run is an error, not an empty answer
-    emit(ask(connection, query, **values) if query in QUESTIONS else select(connection, query), form, out)
+    _, connection = _open(store)
+    emit(answer(connection, query, **_values(given or [])), form, out)
 
 
 @app.command()
@@ -174,11 +185,15 @@ def top(
     choice = Choice(
         k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
     )
-    found = units(connection, catalog.run(run), _one_of("level", level, LEVELS), choice)
+    found = units(connection, catalog.run(run), one_of("level", level, LEVELS), choice)
     kept = found.rows.num_rows
     say(
         f"{found.requested:,} units requested at the level {level}, {kept:,} kept."
-        + ("" if kept else " No path of these edges runs from input to logits: ask for more, or --greedy.")
+        + (
+            ""
+            if kept or not found.requested
+            else " No path of these edges runs from input to logits: ask for more, or --greedy."
+        )
     )
     about = {"run": run, "level": level, "requested": found.requested, "kept": kept}
     emit(found.rows, form, out, about=about)
@@ -195,9 +210,9 @@ def stats(
     greedy: Greedy = False,
     signed: Signed = False,
     null: Annotated[
-        int, typer.Option(help="Samples of the null model for comparisons; 0 leaves it out.")
+        int, typer.Option(min=0, help="Samples of the null model for comparisons; 0 leaves it out.")
     ] = 100,
-    seed: Annotated[int, typer.Option(help="Of the null model and the communities.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the null model and the communities.")] = 0,
     form: Form = None,
     out: Out = None,
 ) -> None:
@@ -209,12 +224,17 @@ def stats(
 
     Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
     """
-    from ..graphs import side_by_side
+    from ..graphs import InputError, side_by_side
     from ..queries import Choice, choose
 
     catalog, connection = _open(store)
     choice = Choice(k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed)
+    if len(set(runs)) < len(runs) or "measure" in runs:
+        raise InputError(f"Runs to set side by side must have different names: {', '.join(runs)}.")
     circuits = {name: choose(connection, catalog.run(name), choice).circuit for name in runs}
+    for name in runs[1:]:
+        if circuits[name].wiring != circuits[runs[0]].wiring:
+            say(f"'{name}' has another wiring than '{runs[0]}': measured, not compared.")
     emit(side_by_side(circuits, samples=null, seed=seed), form, out)
 
 
@@ -242,7 +262,7 @@ def export(
     """
     from ..queries import Choice, choose
 
-    _one_of("format", to, EXPORTS)
+    one_of("format", to, EXPORTS)
     catalog, connection = _open(store)
     record = catalog.run(run)
     choice = Choice(
@@ -276,23 +296,23 @@ def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
         return wiring_dot(chosen.circuit).encode()
     if to in ("graphml", "gexf"):
         return {"graphml": graphml, "gexf": gexf}[to](chosen.circuit)
-    return encoded(chosen.circuit.table(), Format(to))
+    sizes = {"run": run.run, "requested": str(chosen.circuit.requested), "kept": str(chosen.circuit.kept)}
+    return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
 
 
 def _open(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
     from ..data import read_catalog
+    from ..graphs import StoreError
     from ..queries import open_store
 
     catalog = read_catalog(store)
-    _report_trouble(catalog)
-    return catalog, open_store(catalog)
-
-
-def _report_trouble(catalog: "Catalog") -> None:
     for message in catalog.broken.values():
         say(f"wirescope: left out: {message}")
     if catalog.unfinished:
         say(f"wirescope: left out, not finished: {', '.join(catalog.unfinished)}")
+    if catalog.broken and not catalog.runs:
+        raise StoreError(f"No run of the store '{store}' can be read.")
+    return catalog, open_store(catalog)
 
 
 def _read_pt(file: Path) -> "PublishedCircuit":
@@ -312,20 +332,10 @@ def _values(given: list[str]) -> dict[str, str | int | float]:
     values: dict[str, str | int | float] = {}
     for item in given:
         name, equals, value = item.partition("=")
-        if not equals:
-            raise InputError(f"'{item}' does not say which value is what: write name=value.")
+        if not equals or name in values:
+            raise InputError(f"'{item}' does not say once which value is what: write name=value.")
         try:
             values[name] = value if name in ("run", "other") else json.loads(value)
         except json.JSONDecodeError:
             values[name] = value
     return values
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
-    from ..graphs import InputError, did_you_mean
-
-    if value not in known:
-        raise InputError(
-            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
-        )
-    return value

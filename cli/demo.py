@@ -6,7 +6,7 @@ from ..data import EMBEDDED, import_circuit, read_catalog, read_circuit
 from ..graphs import InputError, graphml, minimum_cut, strongest_paths, summary
 from ..queries import Choice, ask, choose, open_store
 from ..viz import render, wiring_dot
-from .output import Format, encoded, put, say
+from .output import encoded, put, say
 
 _RUN = "gpt2-small-ioi"
 _K = 200
@@ -36,8 +36,8 @@ def run_demo(out: Path) -> None:
         f"{' -> '.join(paths[0].nodes)}. {len(cut.edges)} edges cut it."
     )
     strength = ask(connection, "head_strength", run=_RUN)
-    put(encoded(strength, Format.CSV), out / "heads.csv")
-    put(encoded(chosen.table(), Format.CSV), out / f"ioi-top{_K}.csv")
+    put(encoded(strength, "csv"), out / "heads.csv")
+    put(encoded(chosen.table(), "csv"), out / f"ioi-top{_K}.csv")
     put(graphml(chosen), out / f"ioi-top{_K}.graphml")
     dot = wiring_dot(chosen, title=f"GPT-2 small, IOI: the top {_K} edges")
     put(dot.encode(), out / f"ioi-top{_K}.dot")
@@ -47,7 +47,7 @@ def run_demo(out: Path) -> None:
         say(f"No picture: {error}")
 
     say("The ten heads with the most |score| on the edges that leave them:")
-    put(encoded(strength.slice(0, 10), Format.TABLE), None)
+    put(encoded(strength.slice(0, 10), "table"), None)
     say(f"\nWritten to {out}/: {', '.join(sorted(file.name for file in out.iterdir()))}\n\nNext:")
     for command, options in _NEXT:
         say(f"  wirescope {command} --store {store} {options}")

@@ -1,77 +1,82 @@
 """Tables on standard output or in a file: the only thing that is printed there."""
 
-import csv
 import io
 import json
-import math
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS_SHOWN = 1000
-
-
-class Format(StrEnum):
-    """How a table is written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
+FORMATS = ("table", "csv", "json", "parquet")
+_ROWS_ON_A_SCREEN = 1000
 
 
 def emit(
-    rows: "pa.Table", form: Format | None, out: Path | None, *, about: dict[str, Any] | None = None
+    rows: "pa.Table", form: str | None, out: Path | None, *, about: dict[str, Any] | None = None
 ) -> None:
     """Write a table; without a format, the ending of the file decides, and then `table`.
 
-    JSON is a list of rows or, with facts about the table, an object of these and its ``"units"``.
+    JSON is a list of rows or, with facts about the table, an object of these and its ``"units"``. On a screen, a
+    very long table is cut.
     """
-    form = form or _by_ending(out)
     from ..graphs import InputError
 
-    if form is Format.PARQUET and out is None and sys.stdout.isatty():
+    form = form or (out.suffix[1:] if out and out.suffix[1:] in FORMATS else "table")
+    on_screen = out is None and sys.stdout is not None and sys.stdout.isatty()
+    if form == "parquet" and on_screen:
         raise InputError("Parquet is not for a terminal: give a file with --out, or pipe it.")
+    if form == "table" and on_screen and rows.num_rows > _ROWS_ON_A_SCREEN:
+        say(f"The first {_ROWS_ON_A_SCREEN:,} of {rows.num_rows:,} rows; --out or a pipe gets all.")
+        rows = rows.slice(0, _ROWS_ON_A_SCREEN)
     put(encoded(rows, form, about=about), out)
 
 
-def encoded(rows: "pa.Table", form: Format, *, about: dict[str, Any] | None = None) -> bytes:
+def encoded(rows: "pa.Table", form: str, *, about: dict[str, Any] | None = None) -> bytes:
     """A table in a format."""
-    if form is Format.TABLE:
+    if form == "table":
         return _text(rows).encode()
-    if form is Format.CSV:
+    if form == "csv":
         return _csv(rows)
-    if form is Format.PARQUET:
+    if form == "parquet":
         return _parquet(rows)
-    listed = [_plain(row) for row in rows.to_pylist()]
+    listed = _without_nan(rows).to_pylist()
     return (json.dumps({**about, "units": listed} if about else listed, indent=1) + "\n").encode()
 
 
 def put(content: bytes, out: Path | None) -> None:
     """Write bytes to a file, whole or not at all, or to standard output."""
-    if out is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return
-    from ..data import replacing
+    from ..data import disk_errors, replacing
+    from ..graphs import StoreError
 
-    with replacing(out) as file:
-        file.write(content)
+    if out is not None:
+        with replacing(out) as file:
+            file.write(content)
+    elif sys.stdout is None:
+        raise StoreError("Standard output is closed; give a file with --out.")
+    else:
+        with disk_errors(Path("standard output")):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
 
 
 def say(message: str) -> None:
     """Words, for standard error."""
-    sys.stderr.write(message + "\n")
+    if sys.stderr is not None:
+        sys.stderr.write(message + "\n")
 
 
-def _by_ending(out: Path | None) -> Format:
-    endings = {f".{form}": form for form in Format}
-    return endings.get(out.suffix, Format.TABLE) if out else Format.TABLE
+def one_of(what: str, value: str, known: tuple[str, ...]) -> str:
+    """A word that the user chose from a few."""
+    from ..graphs import InputError, did_you_mean
+
+    if value not in known:
+        raise InputError(
+            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
+        )
+    return value
 
 
 def _text(rows: "pa.Table") -> str:
@@ -84,14 +89,12 @@ def _text(rows: "pa.Table") -> str:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for field in rows.schema:
         numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(Text(field.name), justify="right" if numeric else "left", no_wrap=True)
-    for row in rows.slice(0, _ROWS_SHOWN).to_pylist():
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    if rows.num_rows > _ROWS_SHOWN:
-        say(f"The first {_ROWS_SHOWN:,} of {rows.num_rows:,} rows; --format csv, json or parquet gives all.")
+        table.add_column(Text(_cell(field.name)), justify="right" if numeric else "left", no_wrap=True)
+    for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        table.add_row(*(Text(_cell(value)) for value in values))
     text = io.StringIO()
     Console(file=text, width=100_000, color_system=None).print(table)
-    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+    return "".join(line.rstrip() + "\n" for line in text.getvalue().split("\n")[:-1])
 
 
 def _cell(value: Any) -> str:
@@ -101,17 +104,27 @@ def _cell(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, list):
         return ", ".join(_cell(item) for item in value)
-    return str(value).replace("\n", " ")
+    return " ".join(str(value).splitlines())
 
 
 def _csv(rows: "pa.Table") -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows.column_names)
-    for row in rows.to_pylist():
-        values = [_plain(value) for value in row.values()]
-        writer.writerow(json.dumps(value) if isinstance(value, list | dict) else value for value in values)
-    return text.getvalue().encode()
+    from csv import writer
+
+    import pyarrow as pa
+    from pyarrow import csv
+
+    rows = _without_nan(rows)
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_nested(field.type):
+            rows = rows.set_column(
+                i, field.name, pa.array([json.dumps(value) for value in rows[i].to_pylist()])
+            )
+    header = io.StringIO()
+    writer(header, lineterminator="\n").writerow(rows.column_names)  # pyarrow would quote every name
+    buffer = io.BytesIO(header.getvalue().encode())
+    buffer.seek(0, io.SEEK_END)
+    csv.write_csv(rows, buffer, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    return buffer.getvalue()
 
 
 def _parquet(rows: "pa.Table") -> bytes:
@@ -122,12 +135,12 @@ def _parquet(rows: "pa.Table") -> bytes:
     return buffer.getvalue()
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: no NaN, no infinity, no date."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | None) else str(value)
+def _without_nan(rows: "pa.Table") -> "pa.Table":
+    """NaN and infinity as null: neither JSON nor CSV has them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            rows = rows.set_column(i, field.name, pc.if_else(pc.is_finite(rows[i]), rows[i], None))
+    return rows

@@ -24,8 +24,16 @@ _NOT_ALLOWED = (
 def replacing(target: Path) -> Iterator[IO[bytes]]:
     """A file to write that takes the target's place when the block ends without an exception.
 
-    It is written beside the target under a hidden name that ends in ``.tmp``.
+    It is written beside the target under a hidden name that ends in ``.tmp``. Where the target is a link,
+    what it points to is replaced; what is no file at all, such as a pipe or a device, is written to.
     """
+    if not target.name or target.is_dir():
+        raise InputError(f"Cannot write '{target}': it is a folder; give the name of a file.")
+    if target.exists() and not target.is_file():
+        with disk_errors(target), target.open("wb") as file:
+            yield file
+        return
+    target = target.resolve()
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_errors(target), temporary.open("wb") as file:
@@ -44,6 +52,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     """What the disk refuses, as one sentence: a place that cannot be written to, or a failure."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # not the disk: whoever reads has enough
     except OSError as error:
         if error.errno in _NOT_ALLOWED:
             raise InputError(f"Cannot write '{path}': {error.strerror}.") from error

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +23,15 @@ import pyarrow as pa
 from ..graphs import Circuit, InputError, Inputs, Shape, Wiring
 from ..graphs.circuit import Scores
 from ..graphs.wiring import Mask
+from .run import Run
 from .schema import TABLES
-from .store import Run, write_run
+from .store import write_run
 
 EMBEDDED = Path(__file__).parent / "circuits" / "gpt2-small-ioi.json.gz"
 """GPT-2 small on indirect object identification, scored with EAP-IG; published with the MIB benchmark."""
 
 _LARGEST = float(np.finfo(np.float32).max)
+_MANY = 100_000
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,7 @@ def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
     config = content.get("cfg") if isinstance(content, dict) else None
     if not isinstance(edges, dict) or not isinstance(config, dict):
         raise InputError(
-            f"'{origin}' is not a circuit: it needs the objects 'cfg', 'nodes' and 'edges' that MIB and "
-            "EAP-IG write."
+            f"'{origin}' is not a circuit: it needs the objects 'cfg' and 'edges' that MIB and EAP-IG write."
         )
     shape = shape_of(config, origin)
     lacking = shape.n_edges - len(edges)
@@ -86,19 +87,30 @@ def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
     in_graph = np.zeros(wiring.n_edges, dtype=bool)
     for edge, (name, entry) in zip(ids, edges.items(), strict=True):
         scores[edge] = _score(entry, name, origin)
-        in_graph[edge] = bool(entry.get("in_graph", False))
-    return PublishedCircuit(wiring, scores, in_graph, config)
+        in_graph[edge] = entry.get("in_graph") is True
+    return PublishedCircuit(wiring, scores, in_graph, plain_config(config))
 
 
 def shape_of(config: Mapping[str, Any], origin: str) -> Shape:
     """The shape that a file's ``cfg`` describes."""
     layers, heads = config.get("n_layers"), config.get("n_heads")
-    if not (isinstance(layers, int) and isinstance(heads, int) and layers > 0 and heads > 0):
+    if not (_is_count(layers) and _is_count(heads)):
         raise InputError(
-            f"'{origin}' does not say its model's shape: cfg has n_layers {layers!r} and n_heads {heads!r}, "
-            "which should be positive whole numbers."
+            f"'{origin}' does not say its model's shape: n_layers and n_heads in cfg should be whole numbers from "
+            f"1 to {_MANY:,}."
         )
     return Shape(layers, heads, parallel=bool(config.get("parallel_attn_mlp", False)))
+
+
+def plain_config(config: Mapping[Any, Any]) -> dict[str, Any]:
+    """What of a ``cfg`` can be kept: its texts, numbers and truths."""
+    return {
+        key: value
+        for key, value in config.items()
+        if isinstance(key, str)
+        and isinstance(value, str | int | float | None)
+        and (not isinstance(value, int | float) or abs(value) < 2**63)
+    }
 
 
 def import_circuit(
@@ -156,10 +168,10 @@ def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str
     return json.dumps(
         {
             "cfg": {
+                **config,
                 "n_layers": shape.layers,
                 "n_heads": shape.heads,
                 "parallel_attn_mlp": shape.parallel,
-                "d_model": config.get("d_model"),
             },
             "nodes": {
                 name: {"in_graph": bool(inside)}
@@ -173,6 +185,10 @@ def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str
             },
         }
     )
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 < value <= _MANY
 
 
 def _score(entry: Any, name: str, origin: str) -> float:

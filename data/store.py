@@ -13,109 +13,24 @@ sorts the runs into those that can be read, those that are not finished and thos
 the file that is to blame. It reads no data: that is for DuckDB, or whatever else reads Parquet.
 """
 
-import fcntl
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..graphs import InputError, Shape, StoreError, Wiring, did_you_mean
+from ..graphs import InputError, StoreError, Wiring, did_you_mean
 from .files import disk_errors, replacing
-from .schema import SCHEMA_VERSION, TABLES, encodings
+from .run import Part, Run, read_run
+from .schema import TABLES, encodings
 
 ROW_GROUP = 1 << 18
-SIGN = "metric(ablated) - metric(clean)"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A Parquet file of a run, relative to the store."""
-
-    file: str
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What ``run.json`` holds: everything needed to repeat the run, and what became of it.
-
-    What is not known (an imported circuit does not say its seed) is None.
-    """
-
-    run: str
-    model: str
-    revision: str | None = None
-    base_model: str | None = None
-    """The dense model that a gated one came from."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    shape: Shape
-    task: str | None = None
-    seed: int | None = None
-    prompts: int
-    prompts_hash: str | None = None
-    levels: tuple[str, ...]
-    method: str | None = None
-    steps: int | None = None
-    integration_rule: str | None = None
-    metric: str | None = None
-    sign: str = SIGN
-    ablation: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    source: str | None = None
-    """The file that an imported run was read from."""
-    source_hash: str | None = None
-    """SHA-256 of what was read from it."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
-    started: str | None = None
-    finished: str | None = None
-    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
-    """By table."""
-
-    @property
-    def wiring(self) -> Wiring:
-        """The wiring that its edge ids refer to."""
-        return Wiring(self.shape)
-
-    def differs_from(self, other: "Run") -> list[str]:
-        """What the two calls differ in, whatever became of them and wherever they ran: [] for one call."""
-        fate = {"versions", "device", "started", "finished", "parts"}
-        names = [f.name for f in fields(self) if f.name not in fate]
-        return [name for name in names if getattr(self, name) != getattr(other, name)]
-
-    def to_json(self) -> str:
-        """The text of ``run.json``."""
-        return json.dumps(asdict(self) | {"shape": self.shape.asdict()}, indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> "Run":
-        """The run of a ``run.json`` of this schema version."""
-        record = json.loads(text)
-        version = record["schema_version"]
-        if version > SCHEMA_VERSION:
-            raise InputError(
-                f"The run '{record['run']}' was written by a newer Wirescope (schema {version}, this one "
-                f"reads up to {SCHEMA_VERSION}); update Wirescope to read this store."
-            )
-        known = {f.name for f in fields(cls)}
-        record = {key: value for key, value in record.items() if key in known}
-        record["shape"] = Shape(**record["shape"])
-        record["levels"] = tuple(record["levels"])
-        record["parts"] = {
-            table: tuple(Part(**part) for part in parts) for table, parts in record["parts"].items()
-        }
-        return cls(**record)
 
 
 @dataclass(frozen=True)
@@ -157,19 +72,16 @@ def read_catalog(store: Path | str) -> Catalog:
             f"There is no store at '{store}'; make one with 'wirescope import FILE --store {store}'."
         )
     runs, unfinished, broken = {}, [], {}
-    for record in sorted(path.glob("runs/run=*/run.json")):
-        name = record.parent.name.removeprefix("run=")
+    for folder in sorted(path.glob("runs/run=*")):
+        name = folder.name.removeprefix("run=")
         try:
-            run = Run.from_json(record.read_text())
-            if run.finished is None:
+            run = read_run(folder / "run.json") if (folder / "run.json").exists() else None
+            if run is None or run.finished is None:
                 unfinished.append(name)
                 continue
-            for table, parts in run.parts.items():
-                for part in parts:
-                    _check_part(path, name, table, part)
+            for trouble in _troubles(path, name, run).values():
+                raise StoreError(trouble)
             runs[name] = run
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
-            broken[name] = f"The run '{name}' cannot be read: '{record}' is not a run.json ({error!r})."
         except StoreError as error:
             broken[name] = f"The run '{name}' cannot be read: {error}"
     if not (runs or unfinished or broken):
@@ -184,24 +96,38 @@ def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
     """Write a run, or go on with it; it is finished when the block ends without an exception."""
     path = Path(store)
     _check_name(run.run)
+    check_path(path)
     run = Run.from_json(run.to_json())  # plain values, as they will be read back
     record = path / "runs" / f"run={run.run}" / "run.json"
     with _locked(record.parent, run.run):
-        if record.exists():
-            there = Run.from_json(record.read_text())
-            if changed := there.differs_from(run):
-                raise InputError(
-                    f"The store '{store}' has a run '{run.run}' of another call already (not the same: "
-                    f"{', '.join(changed)}); choose another name with --run."
-                )
-            run = there
-        else:
-            run = replace(run, started=_now(), versions=_versions() | dict(run.versions))
-            _put(record, run.to_json())
+        run = _resumed(path, record, run) if record.exists() else _started(record, run)
         writer = RunWriter(path, run)
         yield writer
         if run.finished is None:
             _put(record, replace(run, finished=_now(), parts=writer.parts()).to_json())
+
+
+def _started(record: Path, run: Run) -> Run:
+    run = replace(run, started=_now(), versions=_versions() | dict(run.versions))
+    _put(record, run.to_json())
+    return run
+
+
+def _resumed(store: Path, record: Path, run: Run) -> Run:
+    """The run as it is in the store, if it is of the same call; what is broken of it is there to be done again."""
+    there = read_run(record)
+    if changed := there.differs_from(run):
+        raise InputError(
+            f"The store '{store}' has a run '{run.run}' of another call already (not the same: "
+            f"{', '.join(changed)}); choose another name with --run."
+        )
+    broken = _troubles(store, run.run, there)
+    if broken:
+        there = replace(there, finished=None, parts={})
+        _put(record, there.to_json())
+        for file in broken:
+            file.unlink(missing_ok=True)
+    return there
 
 
 class RunWriter:
@@ -269,25 +195,45 @@ def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+@-]{0,127}", name):
         raise InputError(
             f"'{name}' cannot be the name of a run: use letters, digits and . _ + @ -, starting with a "
-            "letter or digit."
+            "letter or digit; --run names it."
         )
 
 
-def _check_part(store: Path, run: str, table: str, part: Part) -> None:
-    file = store / part.file
-    if table not in TABLES or not re.fullmatch(rf"{table}/run={re.escape(run)}/part-\d+\.parquet", part.file):
-        raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
+def check_path(store: Path) -> None:
+    """Refuse a path that readers of Parquet would take for a pattern of many."""
+    if set(str(store.resolve())) & set("*?["):
+        raise InputError(f"The path '{store}' reads as a pattern: choose one without * ? and [ for a store.")
+
+
+def _troubles(store: Path, name: str, run: Run) -> dict[Path, str]:
+    """The parts of a finished run that are not as its run.json says, and in what way."""
+    if run.run != name:
+        raise StoreError(f"its run.json is that of the run '{run.run}'.")
+    found = {}
+    for table, parts in run.parts.items():
+        for part in parts:
+            if table not in TABLES or not re.fullmatch(
+                rf"{table}/run={re.escape(name)}/part-\d+\.parquet", part.file
+            ):
+                raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
+            if trouble := _trouble(store / part.file, table, part):
+                found[store / part.file] = trouble
+    return found
+
+
+def _trouble(file: Path, table: str, part: Part) -> str | None:
     if not file.is_file():
-        raise StoreError(f"'{file}' is missing.")
+        return f"'{file}' is missing."
     size = file.stat().st_size
     if size != part.bytes:
-        raise StoreError(f"'{file}' has {size} bytes instead of {part.bytes}: it was cut short or replaced.")
+        return f"'{file}' has {size} bytes instead of {part.bytes}: it was cut short or replaced."
     try:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
-        raise StoreError(f"'{file}' is not a Parquet file ({error}).") from error
+        return f"'{file}' is not a Parquet file ({error})."
     if not schema.equals(TABLES[table]):
-        raise StoreError(f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}.")
+        return f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}."
+    return None
 
 
 def _put(target: Path, text: str) -> None:
@@ -298,14 +244,17 @@ def _put(target: Path, text: str) -> None:
 @contextmanager
 def _locked(folder: Path, run: str) -> Iterator[None]:
     """Hold the lock of a run's folder; the system drops it when the process ends, however it ends."""
+    import fcntl  # not above: a system without it can still read stores
+
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"The run '{run}' is being written by another process.") from error
         yield
-    except BlockingIOError as error:
-        raise InputError(f"The run '{run}' is being written by another process.") from error
     finally:
         os.close(descriptor)
 

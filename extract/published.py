@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ..data import PublishedCircuit, shape_of
+from ..data import PublishedCircuit, plain_config, shape_of
 from ..graphs import InputError, Wiring
 
 
@@ -25,10 +25,10 @@ def read_pt(file: Path | str) -> PublishedCircuit:
         raise InputError(f"There is no file '{file}'.") from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise InputError(f"'{file}' is not a circuit that torch can read safely: {error}.") from error
-    wanted = ("cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph")
-    missing = [key for key in wanted if not isinstance(content, dict) or key not in content]
-    if missing:
-        raise InputError(f"'{file}' is not a circuit of EAP-IG: it lacks {', '.join(missing)}.")
+    wanted = {"cfg": dict, "src_nodes": list, "dst_nodes": list, "edges_scores": torch.Tensor}
+    for key, kind in wanted.items():
+        if not isinstance(content, dict) or not isinstance(content.get(key), kind):
+            raise InputError(f"'{file}' is not a circuit of EAP-IG: it has no {key}, or not of its kind.")
     shape = shape_of(content["cfg"], str(file))
     cells = len(content["src_nodes"]) * len(content["dst_nodes"])
     if cells < shape.n_edges:
@@ -40,17 +40,22 @@ def read_pt(file: Path | str) -> PublishedCircuit:
         name = wiring.edge_names([edge])[0]
         raise InputError(f"'{file}' has the score {scores[edge]} for the edge {name}: scores must be finite.")
     in_graph = _by_edge(wiring, content, "edges_in_graph", str(file)).astype(bool)
-    return PublishedCircuit(wiring, scores, in_graph, content["cfg"])
+    return PublishedCircuit(wiring, scores, in_graph, plain_config(content["cfg"]))
 
 
 def _by_edge(wiring: Wiring, content: dict[str, Any], key: str, file: str) -> np.ndarray[Any, Any]:
     """The values of the wiring's edges, in its order, out of a matrix with named rows and columns."""
-    rows, columns = list(content["src_nodes"]), list(content["dst_nodes"])
-    matrix = content[key]
-    if not isinstance(matrix, torch.Tensor) or tuple(matrix.shape) != (len(rows), len(columns)):
-        raise InputError(f"'{file}' is not a circuit of EAP-IG: {key} is not {len(rows)} x {len(columns)}.")
-    source_of = {name: row for row, name in enumerate(rows)}
-    destination_of = {name: column for column, name in enumerate(columns)}
+    rows, columns, matrix = content["src_nodes"], content["dst_nodes"], content.get(key)
+    if (
+        not isinstance(matrix, torch.Tensor)
+        or matrix.is_complex()
+        or matrix.shape != (len(rows), len(columns))
+    ):
+        raise InputError(
+            f"'{file}' is not a circuit of EAP-IG: {key} is not a matrix of {len(rows)} x {len(columns)}."
+        )
+    source_of = {str(name): row for row, name in enumerate(rows)}
+    destination_of = {str(name): column for column, name in enumerate(columns)}
     names = wiring.edge_names()
     split = pc.split_pattern(names, "->")
     try:
@@ -58,4 +63,4 @@ def _by_edge(wiring: Wiring, content: dict[str, Any], key: str, file: str) -> np
         destination = [destination_of[name] for name in pc.list_element(split, 1).to_pylist()]
     except KeyError as error:
         raise InputError(f"'{file}' lacks the node {error} of a model of {wiring.shape}.") from error
-    return np.asarray(matrix.numpy(force=True)[source, destination])
+    return np.asarray(matrix.to_dense().float().numpy(force=True)[source, destination])

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from .. import graphs
 from ..data import Run
-from ..graphs import Circuit, InputError
+from ..graphs import Circuit, InputError, StoreError
 from ..graphs.circuit import Scores
 from .session import ask
 
@@ -38,6 +38,10 @@ class Choice:
             raise InputError(
                 "Say how large the circuit is by exactly one of k, mass, threshold and effect"
                 + (f", not by {' and '.join(given)}." if given else ".")
+            )
+        if self.effect is not None and (self.signed or self.prompt is not None):
+            raise InputError(
+                "A size by effect is that of the ranking of the task by |score|, not of another."
             )
         if self.greedy and self.k is None:
             raise InputError(f"Greedy growth needs k, the number of edges, not {given[0]}.")
@@ -88,12 +92,8 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
         raise InputError(f"At the level {level}, a circuit is chosen by k and |score| alone.")
     if level == "attention" and choice.prompt is None:
         raise InputError("Attention edges belong to one prompt: name it with --prompt.")
-    if choice.prompt is not None:
-        _check_prompt(connection, run, choice.prompt)
     question = {"head": "top_heads", "attention": "top_attention"}[level]
     rows = ask(connection, question, run=run.run, k=choice.k, prompt=choice.prompt)
-    if choice.k < 1:
-        raise InputError(f"k is {choice.k}, but a circuit has at least 1 unit.")
     if choice.k > rows.num_rows:
         raise InputError(f"k is {choice.k}, but there are {rows.num_rows:,} units at the level {level}.")
     return Units(choice.k, rows)
@@ -102,12 +102,12 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
 def edge_scores(connection: duckdb.DuckDBPyConnection, run: Run, prompt: int | None = None) -> Scores:
     """One score for each edge of the run's wiring: the mean over its prompts, or that of one prompt."""
     _check_level(run, "edge")
-    if prompt is not None:
-        _check_prompt(connection, run, prompt)
     found = ask(connection, "run_scores", run=run.run, prompt=prompt)
-    scores = np.full(run.shape.n_edges, np.nan, dtype=np.float32)
-    scores[found["edge_id"].to_numpy()] = found["score"].to_numpy()
-    return scores
+    if not np.array_equal(found["edge_id"], np.arange(run.shape.n_edges)):
+        raise StoreError(
+            f"The run '{run.run}' has scores for {found.num_rows:,} of its {run.shape.n_edges:,} edges."
+        )
+    return np.asarray(found["score"], dtype=np.float32)
 
 
 def size_for_effect(connection: duckdb.DuckDBPyConnection, run: Run, effect: float) -> int:
@@ -129,12 +129,4 @@ def _check_level(run: Run, level: str) -> None:
     if level not in run.levels:
         raise InputError(
             f"The run '{run.run}' has no {level} scores; its levels are: {', '.join(run.levels)}."
-        )
-
-
-def _check_prompt(connection: duckdb.DuckDBPyConnection, run: Run, prompt: int) -> None:
-    there = ask(connection, "run_prompts", run=run.run)["prompt_id"].to_pylist()
-    if prompt not in there:
-        raise InputError(
-            f"The run '{run.run}' has no prompt {prompt}; its prompts are {there[0]} to {there[-1]}."
         )

@@ -1,6 +1,6 @@
 -- How much of the behaviour do circuits of each size explain?
--- explained is a ratio of means over prompts, mean(metric - m_none) / mean(m_all - m_none), and null where
--- the whole model does no better than the ablated one; stderr is its standard error over prompts.
+-- explained is a ratio of means over prompts, mean(metric - m_none) / mean(m_all - m_none), and null where the
+-- whole model and the ablated one do equally well; stderr is its standard error over prompts.
 with
 totals as (
     select

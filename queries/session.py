@@ -10,6 +10,8 @@ views can run it.
 """
 
 import re
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -20,7 +22,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from ..data import TABLES, Catalog, Run, read_catalog
+from ..data import TABLES, Catalog, Run, check_path, read_catalog
 from ..graphs import InputError, did_you_mean
 
 VIEWS = (
@@ -59,6 +61,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """What a question is given unless the caller says otherwise; no prompt means all of them."""
 
+_PLAIN = (
+    *("boolean", "tinyint", "smallint", "integer", "bigint"),
+    *("utinyint", "usmallint", "uinteger", "ubigint", "float", "double", "varchar"),
+)
+
 _RUN_COLUMNS = {
     "run": pa.string(),
     "model": pa.string(),
@@ -94,13 +101,16 @@ _RUN_COLUMNS = {
 def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     """A connection with the store's views; `Catalog` if the store has been looked at already."""
     catalog = store if isinstance(store, Catalog) else read_catalog(store)
+    check_path(catalog.path)
     folder = str(catalog.path.resolve())
-    if set(folder) & set("*?["):
-        raise InputError(
-            f"DuckDB takes '{folder}' for a pattern: move the store to a path without * ? and [."
-        )
     connection = duckdb.connect(
-        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(
+                Path(tempfile.gettempdir()) / "wirescope"
+            ),  # for what does not fit in memory
+        }
     )
     # without the slash, a neighbour whose name starts alike would be allowed too
     connection.execute(f"set allowed_directories = [{_quoted(folder + '/')}]")
@@ -116,7 +126,21 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def ask(connection: duckdb.DuckDBPyConnection, question: str, **given: Any) -> pa.Table:
+def answer(connection: duckdb.DuckDBPyConnection, query: str, /, **given: Any) -> pa.Table:
+    """The answer to a SELECT or, by its name, to a question with what it is given; or a whole view by its name."""
+    if query in QUESTIONS:
+        return ask(connection, query, **given)
+    if query.isidentifier():
+        known = (*QUESTIONS, *VIEWS, *TABLES, "runs")
+        if query not in known:
+            raise InputError(f"There is no question or view '{query}'.{did_you_mean(query, known)}")
+        query = f"from {query}"
+    if given:
+        raise InputError("Only a ready-made question can be given values; write them into the SELECT.")
+    return select(connection, query)
+
+
+def ask(connection: duckdb.DuckDBPyConnection, question: str, /, **given: Any) -> pa.Table:
     """The answer to one of the questions; `parameters` says what it needs, less what has a default.
 
     `multiplier_intervals` takes the `threshold`, and the number of `draws` of its bootstrap and their `seed`.
@@ -129,6 +153,7 @@ def ask(connection: duckdb.DuckDBPyConnection, question: str, **given: Any) -> p
             f"{' and '.join(given) or 'nothing'}."
         )
     with _messages():
+        _check_values(connection, values)
         if question == "multiplier_intervals":
             return _multiplier_intervals(connection, query, **values)
         return connection.sql(query, params=values or None).to_arrow_table()
@@ -144,13 +169,22 @@ def parameters(question: str) -> list[str]:
 
 
 def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
-    """The answer to a user's query, which must be one SELECT."""
+    """The answer to a user's query, which must be one SELECT.
+
+    Columns come as numbers, truths, texts, and lists and structures of these; anything else (dates, intervals,
+    maps, blobs) comes as DuckDB writes it.
+    """
     with _messages():
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise InputError(f"Only a single SELECT can be run on a store; this query is: {kinds}.")
-        return connection.sql(statements[0]).to_arrow_table()
+        relation = connection.sql(statements[0])
+        twice = [name for name, times in Counter(relation.columns).items() if times > 1]
+        if twice:
+            raise InputError(f"Two columns of the answer are called '{twice[0]}'; tell them apart with AS.")
+        columns = [_column(name, kind) for name, kind in zip(relation.columns, relation.types, strict=True)]
+        return relation.project(", ".join(columns)).to_arrow_table()
 
 
 def text(question: str) -> str:
@@ -167,20 +201,16 @@ def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0
     A Poisson bootstrap: in a draw, each prompt counts a number of times that is Poisson with mean 1. A prompt
     id has the same count in all runs, so two runs on the same prompts are compared draw by draw.
     """
-    ((last,),) = connection.execute("select coalesce(max(prompt_id), -1) from effects").fetchall()
-    ids = np.arange(last + 1, dtype=np.int32)
-    weights = np.random.default_rng(seed).poisson(1.0, size=(draws, len(ids)))
-    draw, prompt = np.nonzero(weights)
-    connection.register(
-        "resamples",
-        pa.table(
-            {
-                "draw": np.append(np.zeros(len(ids), dtype=np.int32), draw.astype(np.int32) + 1),
-                "prompt_id": np.append(ids, prompt.astype(np.int32)),
-                "weight": np.append(np.ones(len(ids)), weights[draw, prompt]),
-            }
-        ),
-    )
+    prompts = connection.execute("select distinct prompt_id from effects order by prompt_id").fetchnumpy()
+    ids = np.asarray(prompts["prompt_id"], dtype=np.int32)
+    weights = np.ones((draws + 1, len(ids)))
+    for i, prompt in enumerate(
+        ids.tolist()
+    ):  # its own seed, so that no draw depends on what else is in the store
+        weights[1:, i] = np.random.default_rng([seed, prompt]).poisson(1.0, size=draws)
+    draw, at = np.nonzero(weights)
+    columns = {"draw": draw.astype(np.int32), "prompt_id": ids[at], "weight": weights[draw, at]}
+    connection.register("resamples", pa.table(columns))
 
 
 def set_thresholds(connection: duckdb.DuckDBPyConnection, thresholds: Iterable[float]) -> None:
@@ -198,6 +228,46 @@ def _multiplier_intervals(
     finally:  # the views that need no draws are much faster without
         set_thresholds(connection, [0.9])
         resample(connection, draws=0)
+
+
+def _check_values(connection: duckdb.DuckDBPyConnection, values: dict[str, Any]) -> None:
+    """Refuse what a question cannot be given, where SQL would answer with nothing or with nonsense."""
+    for name in ("k", "draws"):
+        if name in values and not (type(values[name]) is int and values[name] >= 1):
+            raise InputError(f"{name} is {values[name]!r}; it must be a whole number, 1 or more.")
+    if "seed" in values and not (type(values["seed"]) is int and values["seed"] >= 0):
+        raise InputError(f"seed is {values['seed']!r}; it must be a whole number, 0 or more.")
+    if "threshold" in values and not isinstance(values["threshold"], int | float):
+        raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
+    for name in values.keys() & {"run", "other"}:
+        there = [run for (run,) in connection.execute("select run from runs order by run").fetchall()]
+        if values[name] not in there:
+            raise InputError(
+                f"The store has no run '{values[name]}' (runs: {', '.join(there)})."
+                f"{did_you_mean(str(values[name]), there)}"
+            )
+    prompt = values.get("prompt")
+    if prompt is not None:
+        there = connection.execute(text("run_prompts"), {"run": values["run"]}).fetchall()
+        if (prompt,) not in there:
+            known = f"its prompts are {there[0][0]} to {there[-1][0]}" if there else "it has none"
+            raise InputError(f"The run '{values['run']}' has no prompt {prompt}; {known}.")
+
+
+def _column(name: str, kind: Any) -> str:
+    """A column of an answer in a type that every format can hold."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    if kind.id == "hugeint" or (kind.id == "decimal" and dict(kind.children)["scale"] == 0):
+        return f"cast({quoted} as bigint) as {quoted}"
+    if kind.id == "decimal":
+        return f"cast({quoted} as double) as {quoted}"
+    return quoted if _is_plain(kind) else f"cast({quoted} as varchar) as {quoted}"
+
+
+def _is_plain(kind: Any) -> bool:
+    if kind.id in ("list", "array", "struct"):
+        return all(_is_plain(child) for _, child in kind.children if not isinstance(child, int))
+    return kind.id in _PLAIN
 
 
 @contextmanager

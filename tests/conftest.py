@@ -24,7 +24,7 @@ settings.load_profile("wirescope")
 
 IOI = "gpt2-small-ioi"
 TOY = Shape(layers=2, heads=2)
-SIZES = (1, 4, 16, 64)
+SIZES = {"edge": (1, 4, 16, 46), "head": (1, 2, 3, 4)}
 # explained effect at each size and, added to it, how each of the four prompts differs from the mean
 CURVES = {"dense-ioi": (0.0, 0.2, 0.8, 1.0), "sparse-ioi": (0.1, 0.9, 1.1, 1.0)}
 SPREAD = (-0.2, -0.1, 0.1, 0.2)
@@ -73,8 +73,12 @@ def toy_copy(tmp_path) -> Toy:
 def cli() -> Callable[..., Result]:
     """Run a command in this process."""
 
-    def run(*arguments: object) -> Result:
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    class Screen(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    def run(*arguments: object, tty: bool = False) -> Result:
+        out, err = (Screen if tty else io.TextIOWrapper)(io.BytesIO(), encoding="utf-8"), io.StringIO()
         status = 0
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -169,7 +173,7 @@ def _attention(rng: np.random.Generator) -> pa.Table:
 
 
 def _effects(curve: tuple[float, ...]) -> pa.Table:
-    """At every level and ranking the same curve; m_none is 1 and m_all is 3 for every prompt."""
+    """At both levels and rankings the same curve; m_none is 1 and m_all is 3 for every prompt."""
     return pa.Table.from_pylist(
         [
             {
@@ -178,14 +182,14 @@ def _effects(curve: tuple[float, ...]) -> pa.Table:
                 "ablation": "corrupt",
                 "prompt_id": prompt,
                 "requested": size,
-                "kept": max(size - 1, 0),
-                "metric": 1 + 2 * (explained + (SPREAD[prompt] if size < SIZES[-1] else 0.0)),
+                "kept": size - 1,
+                "metric": 1 + 2 * (explained + (SPREAD[prompt] if size < sizes[-1] else 0.0)),
                 "m_all": 3.0,
                 "m_none": 1.0,
             }
-            for level in ("edge", "head")
+            for level, sizes in SIZES.items()
             for ranking in ("prompt", "task")
-            for size, explained in zip(SIZES, curve, strict=True)
+            for size, explained in zip(sizes, curve, strict=True)
             for prompt in range(4)
         ]
     )

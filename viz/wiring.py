@@ -1,7 +1,7 @@
 """A circuit as a wiring diagram: layers as rows from top to bottom, heads as columns, the MLP at the end.
 
 Positions and curves are computed here, in points, and written into the DOT: Graphviz only renders
-(engine ``nop2``), so ten thousand edges take no longer than they take to paint. Edges lie below the nodes,
+(engine ``nop2``), so ten thousand edges take a second. Edges lie below the nodes,
 the weakest lowest; opacity and width follow the square root of the strength.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import graphviz
 import numpy as np
+import pyarrow as pa
 
 from ..graphs import KINDS, Circuit, InputError, Wiring
 
@@ -63,13 +64,19 @@ def wiring_dot(circuit: Circuit, *, title: str = "") -> str:
         dot.node(
             "title", label=title, pos=above, shape="plaintext", style="", fontsize="10", fixedsize="false"
         )
-    for position in circuit.ranked()[::-1]:
-        src, dst = int(circuit.src[position]), int(circuit.dst[position])
+    weakest_first = circuit.table().take(pa.array(np.arange(circuit.kept)[::-1])).to_pylist()
+    at = dict(zip(wiring.node_names, places, strict=True))
+    strongest = float(np.abs(circuit.scores).max(initial=0.0)) or 1.0
+    crowding = min(1.0, (250 / max(circuit.kept, 1)) ** 0.45)
+    for edge in weakest_first:
+        visible = float(np.sqrt(abs(edge["score"]) / strongest)) * crowding
         dot.edge(
-            wiring.node_names[src],
-            wiring.node_names[dst],
-            pos=_curve(places[src], places[dst]),
-            **_edge_style(circuit, int(position)),
+            edge["src"],
+            edge["dst"],
+            pos=_curve(at[edge["src"]], at[edge["dst"]]),
+            color=f"{_EDGE}{round(255 * (0.12 + 0.8 * visible)):02X}",
+            penwidth=f"{0.25 + 2.2 * visible:.2f}",
+            tooltip=f"{edge['name']} {edge['score']:.4g}",
         )
     return str(dot.source)
 
@@ -128,19 +135,6 @@ def _node_style(wiring: Wiring, node: int, active: bool) -> dict[str, str]:
         return style | {"shape": "box", "label": kind, "width": "0.6", "height": "0.19"}
     size = f"{2 * _RADIUS / 72 * (0.6 if kind == 'kv' else 1):.3f}"
     return style | {"shape": "circle" if kind == "head" else "square", "width": size, "height": size}
-
-
-def _edge_style(circuit: Circuit, position: int) -> dict[str, str]:
-    strongest = float(np.abs(circuit.scores).max()) or 1.0
-    crowding = min(1.0, (250 / circuit.kept) ** 0.45)
-    visible = float(np.sqrt(abs(circuit.scores[position]) / strongest)) * crowding
-    opacity = round(255 * (0.12 + 0.8 * visible))
-    name = circuit.wiring.edge_names([circuit.edges[position]])[0].as_py()
-    return {
-        "color": f"{_EDGE}{opacity:02X}",
-        "penwidth": f"{0.25 + 2.2 * visible:.2f}",
-        "tooltip": f"{name} {circuit.scores[position]:.4g}",
-    }
 
 
 def _curve(start: _Point, end: _Point) -> str:

@@ -4,6 +4,9 @@ import csv
 import gzip
 import io
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from wirescope.data import EMBEDDED, read_catalog, read_circuit
 from wirescope.graphs import from_networkx, top_k
+from wirescope.queries import QUESTIONS, parameters
 
 IOI = "gpt2-small-ioi"
 
@@ -27,7 +31,7 @@ def test_import_then_ask(cli, tmp_path):
     store = tmp_path / "s"
     result = cli("import", EMBEDDED, "--store", store, "--model", "gpt2", "--task", "ioi")
     assert (result.status, result.out) == (0, "")
-    assert "32,491 edges of a model of 12 layers x 12 heads, 756 of them marked" in result.err
+    assert "32,491 edges of a model of 12 layers x 12 heads; the 756 that the file marks" in result.err
     again = cli("import", EMBEDDED, "--store", store, "--model", "gpt2", "--task", "ioi")
     assert again.status == 0
     assert "already, from the same call; nothing was written" in again.err
@@ -110,11 +114,21 @@ def test_stats_side_by_side(cli, toy):
     )
     assert result.status == 0
     table = {row["measure"]: row for row in rows(result.out)}
-    assert table["requested"] == {"measure": "requested", "sparse-ioi": "30.0", "dense-ioi": "30.0"}
+    assert table["requested"] == {"measure": "requested", "sparse-ioi": "30", "dense-ioi": "30"}
     assert float(table["paths"]["sparse-ioi"]) > 0
     assert table["jaccard with sparse-ioi"]["sparse-ioi"] == ""
     assert 0 <= float(table["jaccard with sparse-ioi"]["dense-ioi"]) <= 1
     assert 0 < float(table["jaccard with sparse-ioi, p"]["dense-ioi"]) <= 1
+
+
+def test_stats_of_different_wirings_are_not_compared(cli, toy, ioi_store, tmp_path):
+    store = tmp_path / "s"
+    shutil.copytree(toy.path, store)
+    cli("import", EMBEDDED, "-s", store)
+    result = cli("stats", "-s", store, "--runs", "dense-ioi", IOI, "-k", 30, "-f", "csv")
+    assert result.status == 0
+    assert f"'{IOI}' has another wiring than 'dense-ioi': measured, not compared." in result.err
+    assert not any("with dense-ioi" in row["measure"] for row in rows(result.out))
 
 
 def test_runs_may_be_given_one_by_one_or_together(cli, toy):
@@ -180,10 +194,12 @@ def test_a_question_can_be_asked_by_name(cli, ioi_store, toy):
     edges = rows(cli("sql", "-s", ioi_store, "top_edges", "-w", f"run={IOI}", "-w", "k=3", "-f", "csv").out)
     assert [row["name"] for row in edges] == ["a9.h9->logits", "input->m0", "a10.h7->logits"]
     intervals = rows(cli("sql", "-s", toy.path, "multiplier_intervals", "-w", "draws=20", "-f", "csv").out)
-    assert {row["multiplier"] for row in intervals} == {"8.0"} or float(
-        intervals[0]["multiplier"]
-    ) == pytest.approx(8)
-    assert float(intervals[0]["low"]) <= 8 <= float(intervals[0]["high"]) + 1e-6
+    # dense crosses 0.9 halfway, on a log scale, from 16 to 46 edges or from 3 to 4 heads; sparse at 4 edges or 2 heads
+    edges, heads = (16 * 46) ** 0.5 / 4, (3 * 4) ** 0.5 / 2
+    assert [float(row["multiplier"]) for row in intervals] == pytest.approx(
+        [edges, edges, heads, heads], rel=1e-5
+    )
+    assert all(float(row["low"]) < float(row["high"]) for row in intervals)
     assert "needs k and prompt and run" in cli("sql", "-s", ioi_store, "top_edges").err
     assert "write name=value" in cli("sql", "-s", ioi_store, "top_edges", "-w", "k").err
 
@@ -219,13 +235,34 @@ def test_formats_of_sql(cli, toy, tmp_path):
     ).out == ('prompt_id,clean_ids\n0,"[1, 2, 3]"\n')
 
 
-def test_a_long_table_is_cut_and_says_so(cli, ioi_store):
-    result = cli("sql", "-s", ioi_store, "select edge_id from edges order by edge_id")
+def test_a_long_table_is_cut_on_a_screen_only(cli, ioi_store):
+    query = "select edge_id from edges order by edge_id"
+    assert len(cli("sql", "-s", ioi_store, query).out.splitlines()) == 32_493
+    result = cli("sql", "-s", ioi_store, query, tty=True)
     assert len(result.out.splitlines()) == 1002
     assert "The first 1,000 of 32,491 rows" in result.err
-    assert (
-        len(cli("sql", "-s", ioi_store, "select edge_id from edges", "-f", "csv").out.splitlines()) == 32_492
-    )
+    refused = cli("sql", "-s", ioi_store, query, "-f", "parquet", tty=True)
+    assert (refused.status, refused.out) == (2, "")
+
+
+def test_out_follows_a_link_and_writes_into_a_pipe(cli, toy, tmp_path):
+    real, link, pipe = tmp_path / "real.csv", tmp_path / "link.csv", tmp_path / "pipe.csv"
+    link.symlink_to(real)
+    assert cli("runs", "-s", toy.path, "-o", link).status == 0
+    assert link.is_symlink()
+    assert rows(real.read_text())[0]["run"] == "dense-ioi"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        assert cli("runs", "-s", toy.path, "-o", pipe).status == 0
+        assert reader.communicate()[0] == real.read_text()
+    assert pipe.is_fifo()
+
+
+def test_a_full_standard_output_is_said(toy):
+    command = f"{sys.executable} -m wirescope.cli runs -s '{toy.path}' > /dev/full"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "wirescope: Writing 'standard output' failed: No space left on device.\n"
 
 
 def test_unfinished_and_broken_runs_are_named_on_standard_error(cli, toy_copy):
@@ -241,6 +278,10 @@ def test_unfinished_and_broken_runs_are_named_on_standard_error(cli, toy_copy):
     assert result.status == 0
     assert "edges/run=dense-ioi/part-00000.parquet' has 0 bytes" in result.err
     assert cli("top", "-s", toy_copy.path, "-r", "dense-ioi", "-k", 3).status == 1
+    shutil.rmtree(toy_copy.path / "runs/run=sparse-ioi")
+    result = cli("sql", "-s", toy_copy.path, "runs")
+    assert result.status == 1
+    assert result.err.endswith(f"wirescope: No run of the store '{toy_copy.path}' can be read.\n")
 
 
 def test_demo_writes_its_folder_and_may_be_run_again(cli, tmp_path):
@@ -281,6 +322,15 @@ def test_a_pipe_that_closes_early_is_no_traceback(ioi_store):
     assert first.startswith("edge_id,")
     assert error == ""
     assert process.returncode == 0
+
+
+def test_the_help_of_sql_says_what_every_question_needs(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = re.search(r"what they need: (.*?)\. ", " ".join(cli("sql", "--help").out.split())).group(1)
+    needs = {}
+    for name, values in re.findall(r"(\w+)(?: \(([^)]*)\))?(?:, |$)", said):
+        needs[name] = sorted(re.split(", |; ", values)) if values else []
+    assert needs == {name: parameters(name) for name in QUESTIONS if not name.startswith("run_")}
 
 
 @pytest.mark.parametrize("command", ["", "demo", "import", "sql", "top", "stats", "export", "runs"])

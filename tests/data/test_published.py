@@ -88,14 +88,17 @@ def without(small, name):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda c: c.pop("edges"), "is not a circuit: it needs the objects 'cfg', 'nodes' and 'edges'"),
+        (lambda c: c.pop("edges"), "is not a circuit: it needs the objects 'cfg' and 'edges'"),
         (lambda c: c.update(cfg=[]), "is not a circuit"),
-        (lambda c: c["cfg"].pop("n_heads"), "cfg has n_layers 1 and n_heads None"),
-        (lambda c: c["cfg"].update(n_layers=0), "n_layers 0"),
-        (lambda c: c["cfg"].update(n_layers="2"), "n_layers '2'"),
+        (lambda c: c["cfg"].pop("n_heads"), "n_layers and n_heads in cfg should be whole numbers"),
+        (lambda c: c["cfg"].update(n_layers=0), "n_layers and n_heads in cfg should be whole numbers"),
+        (lambda c: c["cfg"].update(n_layers="2"), "n_layers and n_heads in cfg should be whole numbers"),
+        (lambda c: c["cfg"].update(n_layers=True), "n_layers and n_heads in cfg should be whole numbers"),
+        (lambda c: c["cfg"].update(n_layers=10**4000), "n_layers and n_heads in cfg should be whole numbers"),
+        (lambda c: c["edges"].update({"\ud800->m0": {"score": 1}}), "is not the name of an edge"),
         (
-            lambda c: c["cfg"].update(n_layers=10**9, n_heads=10**9),
-            "lacks .* edges of a model of 1000000000 layers",
+            lambda c: c["cfg"].update(n_layers=10**5, n_heads=10**5),
+            "lacks .* edges of a model of 100000 layers",
         ),
         (lambda c: without(c, "input->m0"), "lacks 1 of the 8 edges .* input->m0 among them"),
         (lambda c: c["edges"].update({"m0->m9": {"score": 1}}), "has no node 'm9'"),
@@ -135,23 +138,50 @@ def test_a_file_that_is_no_json_is_refused(tmp_path, name, content, reason):
         read_circuit(tmp_path / name)
 
 
-json_values = st.recursive(
+oddities = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["cfg", "edges", "nodes", "n_layers", "n_heads", "score", "input->m0"]), inner
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+places = st.sampled_from(
+    [
+        tuple(path.split())
+        for path in (
+            *("", "cfg", "cfg n_layers", "cfg n_heads", "cfg other", "nodes", "edges"),
+            *("edges odd", "edges input->m0", "edges input->m0 score", "edges input->m0 in_graph"),
         )
-    ),
-    max_leaves=12,
+    ]
 )
 
 
-@given(json_values)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_json_makes_the_reader_crash(content):
-    with pytest.raises(InputError):
-        parse_circuit(content, "f")
+@given(places, oddities)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_json_makes_the_reader_crash(small, tmp_path_factory, place, oddity):
+    """A valid file with something odd in one place is refused, or read and written again."""
+    content = copy.deepcopy(small)
+    at = content
+    for key in place[:-1]:
+        at = at[key]
+    if place:
+        at[place[-1]] = oddity
+    else:
+        content = oddity
+    try:
+        circuit = parse_circuit(content, "f")
+    except InputError:
+        return
+    assert np.isfinite(circuit.scores).all()
+    store = tmp_path_factory.mktemp("odd") / "s"
+    assert import_circuit(circuit, store, run="a", source="f", model="m")
+    assert read_catalog(store).run("a").config == circuit.config
+
+
+def test_what_else_the_configuration_says_is_kept(small):
+    content = copy.deepcopy(small)
+    content["cfg"] |= {"n_kv_heads": 1, "name": "toy", "nested": {"a": 1}, "big": 10**30, "d": float("nan")}
+    circuit = parse_circuit(content, "f")
+    again = json.loads(mib_json(top_k(circuit.wiring, circuit.scores, 3), circuit.scores, circuit.config))
+    assert again["cfg"] == small["cfg"] | {"n_kv_heads": 1, "name": "toy"}
 
 
 def test_a_refused_file_leaves_no_store_behind(tmp_path, small):

@@ -170,7 +170,6 @@ with write_run(store, run) as writer:
 """
     store = tmp_path / "s"
     workers = [subprocess.Popen([sys.executable, "-c", script, str(store), name]) for name in ("a", "b")]
-    seen = set()
     while any(worker.poll() is None for worker in workers):  # a reader never sees half a run
         if (store / "runs").exists():
             try:
@@ -180,7 +179,6 @@ with write_run(store, run) as writer:
                 continue
             assert not catalog.broken
             for run in catalog.runs.values():
-                seen.add(run.run)
                 assert len(run.parts["edge_scores"]) == 30
         time.sleep(0.01)
     assert [worker.returncode for worker in workers] == [0, 0]
@@ -250,21 +248,64 @@ def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
         )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', "\xff"])
-def test_a_broken_run_json_is_named(toy_copy, text):
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("", "{", "[]", "{}", '{"schema_version": 1}', "\xff", "[" * 100_000),
+        {"shape": {"layers": 0, "heads": 2}},
+        {"shape": {"layers": 2, "heads": 2, "inputs": "odd"}},
+        {"shape": {"layers": "2", "heads": 2}},
+        {"prompts": "many"},
+        {"model": 5},
+        {"levels": ["edge", 5]},
+        {"parts": []},
+        {"run": "another"},
+        {"schema_version": "1"},
+    ],
+)
+def test_a_broken_run_json_is_named(toy_copy, change):
     record = toy_copy.path / "runs/run=dense-ioi/run.json"
+    text = change if isinstance(change, str) else json.dumps(json.loads(record.read_text()) | change)
     record.write_text(text, encoding="latin-1")
     catalog = read_catalog(toy_copy.path)
     assert list(catalog.runs) == ["sparse-ioi"]
-    assert str(record) in catalog.broken["dense-ioi"]
+    assert "run.json" in catalog.broken["dense-ioi"]
 
 
 def test_a_newer_schema_is_refused(toy_copy):
     record = toy_copy.path / "runs/run=dense-ioi/run.json"
     content = json.loads(record.read_text()) | {"schema_version": SCHEMA_VERSION + 1}
     record.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="written by a newer Wirescope"):
-        read_catalog(toy_copy.path)
+    catalog = read_catalog(toy_copy.path)
+    assert list(catalog.runs) == ["sparse-ioi"]
+    with pytest.raises(StoreError, match=r"run=dense-ioi/run\.json.* was written by a newer Wirescope"):
+        catalog.run("dense-ioi")
+
+
+def test_a_run_without_a_run_json_is_not_finished(toy_copy):
+    (toy_copy.path / "runs/run=dense-ioi/run.json").unlink()
+    assert read_catalog(toy_copy.path).unfinished == ("dense-ioi",)
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+def test_a_broken_run_is_mended_by_the_same_call(tmp_path, damage):
+    store = tmp_path / "s"
+    for attempt in range(2):
+        with write_run(store, CALL) as writer:
+            assert not writer.finished
+            writer.write("edge_scores", scores([1] * 8), 0)
+            writer.write("edge_scores", scores([2 + attempt] * 8), 1)
+        if attempt == 0:
+            damage(store / "edge_scores/run=a/part-00001.parquet")
+            assert "part-00001" in read_catalog(store).broken["a"]
+    assert read_catalog(store).run("a").finished
+    assert set(pq.read_table(store / "edge_scores")["score"].to_pylist()) == {1.0, 3.0}
+
+
+def test_a_path_that_reads_as_a_pattern_is_refused(tmp_path):
+    with pytest.raises(InputError, match="reads as a pattern"), write_run(tmp_path / "a*b", CALL):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_was_moved_still_works(toy_copy, tmp_path):

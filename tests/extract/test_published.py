@@ -45,6 +45,15 @@ def test_a_pt_file_is_the_same_circuit_as_its_json(tmp_path, published, content,
     assert "45 kept" in cli("top", "-s", tmp_path / "s", "-r", "c", "-k", 64, "-f", "csv").err
 
 
+def test_scores_of_any_kind_of_number_are_read(tmp_path, content):
+    content["cfg"]["dtype"] = torch.bfloat16
+    for scores in (content["edges_scores"].bfloat16(), content["edges_scores"].to_sparse()):
+        torch.save(content | {"edges_scores": scores}, tmp_path / "c.pt")
+        circuit = read_pt(tmp_path / "c.pt")
+        assert circuit.scores[36] == pytest.approx(-0.208455, rel=0.01)
+        assert "dtype" not in circuit.config
+
+
 def drop(content, key):
     del content[key]
 
@@ -52,14 +61,22 @@ def drop(content, key):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: drop(c, "edges_scores"), "it lacks edges_scores"),
-        (lambda c: c.update(edges_scores=torch.zeros(3, 3)), "edges_scores is not 157 x 445"),
+        (lambda c: drop(c, "edges_scores"), "it has no edges_scores, or not of its kind"),
+        (lambda c: drop(c, "edges_in_graph"), "edges_in_graph is not a matrix of 157 x 445"),
+        (lambda c: c.update(cfg=[1]), "it has no cfg, or not of its kind"),
+        (lambda c: c.update(src_nodes=5), "it has no src_nodes, or not of its kind"),
+        (lambda c: c.update(edges_scores=torch.zeros(3, 3)), "edges_scores is not a matrix of 157 x 445"),
+        (
+            lambda c: c.update(edges_scores=c["edges_scores"] * 1j),
+            "edges_scores is not a matrix of 157 x 445",
+        ),
+        (lambda c: c["src_nodes"].__setitem__(5, [1]), "lacks the node 'a0.h4'"),
         (lambda c: c["src_nodes"].__setitem__(5, "x"), "lacks the node 'a0.h4'"),
         (
             lambda c: c["edges_scores"].__setitem__((0, 36), float("nan")),
             "the score nan for the edge input->m0",
         ),
-        (lambda c: c["cfg"].update(n_layers=10**6), "has room for 69,865 edges; a model of 1000000 layers"),
+        (lambda c: c["cfg"].update(n_layers=10**5), "has room for 69,865 edges; a model of 100000 layers"),
     ],
 )
 def test_a_pt_file_that_is_no_circuit_is_refused(tmp_path, content, change, message):

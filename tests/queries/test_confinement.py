@@ -1,5 +1,7 @@
 """A user's query reads the store and nothing else, and writes nothing."""
 
+import tempfile
+
 import pytest
 from wirescope.graphs import InputError
 from wirescope.queries import open_store, select
@@ -85,3 +87,10 @@ def test_an_error_is_duckdbs_own_message(connection):
         select(connection, "selct 1")
     with pytest.raises(InputError, match="Table with name edge_score does not exist"):
         select(connection, "select * from edge_score")
+
+
+def test_what_does_not_fit_in_memory_goes_to_the_systems_own_folder(connection):
+    (setting,) = select(connection, "select current_setting('temp_directory') as folder")[
+        "folder"
+    ].to_pylist()
+    assert setting.startswith(tempfile.gettempdir())

@@ -25,14 +25,14 @@ def effects(values: dict[int, list[float]], *, m_all=1.0, m_none=0.0, **other: s
     )
 
 
-def store_of(path, **curves: pa.Table):
+def store_of(path, shape: Shape = TINY, **curves: pa.Table):
     """A store of a run `dense` and a run `sparse`, or others, with these effects."""
     for name, table in curves.items():
         record = Run(
             run=name,
             model=name.split("_")[0],
             base_model="dense" if name.startswith("sparse") else None,
-            shape=TINY,
+            shape=shape,
             task="ioi",
             prompts=4,
             levels=("edge",),
@@ -179,7 +179,7 @@ def test_the_interval_is_the_spread_over_draws_of_prompts(tmp_path):
     )
     (row,) = ask(connection, "multiplier_intervals", threshold=0.9, draws=200, seed=3).to_pylist()
 
-    weights = np.random.default_rng(3).poisson(1.0, size=(200, 30))
+    weights = np.stack([np.random.default_rng([3, p]).poisson(1.0, size=200) for p in range(30)], axis=1)
     ratios = []
     for weight in weights:
         k = {
@@ -198,16 +198,30 @@ def test_the_interval_is_the_spread_over_draws_of_prompts(tmp_path):
 
 
 def test_areas_are_the_published_ones(tmp_path):
+    shape = Shape(12, 12)
     shares = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1]
     faithfulness = [0.0232, 0.2393, 0.4988, 0.8030, 0.8813, 0.9203, 0.9357, 0.9672, 0.9781, 1.0]
-    sizes = [round(1000 * share) for share in shares]
-    connection = store_of(
-        tmp_path / "s", dense=effects({k: [f] for k, f in zip(sizes, faithfulness, strict=True)})
-    )
-    (row,) = ask(connection, "areas").to_pylist()
-    assert row["cpr"] == pytest.approx(np.trapezoid(faithfulness, shares), rel=1e-6)
-    assert row["cmd"] == pytest.approx(np.trapezoid(1 - np.array(faithfulness), shares), rel=1e-6)
+    sizes = [int(share * shape.n_edges) for share in shares]
+    curve = {k: [f] for k, f in zip(sizes, faithfulness, strict=True)}
+    (row,) = ask(store_of(tmp_path / "s", shape=shape, dense=effects(curve)), "areas").to_pylist()
+    exact = np.array(sizes) / shape.n_edges
+    assert row["cpr"] == pytest.approx(np.trapezoid(faithfulness, exact), rel=1e-6)
+    assert row["cmd"] == pytest.approx(np.trapezoid(1 - np.array(faithfulness), exact), rel=1e-6)
     # published as 0.96782 and 0.03118; the curve was published to four digits, so it has a slack of 5e-5
-    slack = 5e-5 * (shares[-1] - shares[0])
-    assert row["cpr"] == pytest.approx(0.96782, abs=slack)
-    assert row["cmd"] == pytest.approx(0.03118, abs=slack)
+    assert row["cpr"] == pytest.approx(0.96782, abs=5e-5)
+    assert row["cmd"] == pytest.approx(0.03118, abs=5e-5)
+
+
+def test_the_area_of_a_curve_that_ends_early_is_undefined(tmp_path):
+    connection = store_of(tmp_path / "s", dense=effects({1: [0.1], 4: [0.9]}))  # of 8 edges
+    assert ask(connection, "areas")["cpr"].to_pylist() == [None]
+
+
+def test_a_draw_depends_on_nothing_else_in_the_store(tmp_path):
+    """Nor does a prompt with a large number cost memory."""
+    curve = {1: [0.0, 0.1], 50: [0.9, 1.2], 60: [1.0, 1.0]}
+    few = store_of(tmp_path / "few", dense=effects(curve), sparse=effects(curve))
+    far = effects({1: [0.5]}).set_column(3, "prompt_id", [[100_000_000]])
+    many = store_of(tmp_path / "many", dense=effects(curve), sparse=effects(curve), other=far)
+    answers = [ask(connection, "multiplier_intervals", draws=50).to_pylist() for connection in (few, many)]
+    assert answers[0] == answers[1]

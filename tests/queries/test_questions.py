@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from wirescope.data import Run, write_run
 from wirescope.graphs import InputError, Shape, Wiring, auroc
-from wirescope.queries import QUESTIONS, VIEWS, ask, open_store, parameters, select, text
+from wirescope.queries import QUESTIONS, VIEWS, answer, ask, open_store, parameters, select, text
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
@@ -69,13 +69,13 @@ def rounded(table: pa.Table) -> str:
 @pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
 def test_the_answer_is_the_golden_one(connection, question):
     if question in VIEWS:
-        answer = select(connection, f"select * from {question} order by all")
+        found = select(connection, f"select * from {question} order by all")
     else:
-        answer = ask(connection, question, **PARAMETERS[question])
+        found = ask(connection, question, **PARAMETERS[question])
     file = GOLDEN / f"{question}.csv"
     if os.environ.get("UPDATE_GOLDEN"):
-        file.write_text(rounded(answer))
-    assert rounded(answer) == file.read_text()
+        file.write_text(rounded(found))
+    assert rounded(found) == file.read_text()
 
 
 def test_every_file_is_a_question_and_says_which():
@@ -218,8 +218,68 @@ def test_a_store_in_a_folder_with_an_odd_name_is_read(tmp_path, toy, name):
 def test_a_store_whose_path_is_a_pattern_is_refused(tmp_path, toy, name):
     """DuckDB would read the neighbours that match it."""
     shutil.copytree(toy.path, tmp_path / name)
-    with pytest.raises(InputError, match="for a pattern: move the store"):
+    with pytest.raises(InputError, match="reads as a pattern"):
         open_store(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("question", "values", "message"),
+    [
+        ("top_edges", {"run": "dense-ioi", "k": 0}, "k is 0; it must be a whole number, 1 or more"),
+        ("top_edges", {"run": "dense-ioi", "k": "five"}, "k is 'five'"),
+        ("top_edges", {"run": "dense-ioi", "k": True}, "k is True"),
+        ("top_edges", {"run": "dense-ioi", "k": 5, "prompt": 9}, "has no prompt 9; its prompts are 0 to 3"),
+        ("overlap", {"run": "dense-ioi", "other": "sparse-ioo", "k": 5}, "Did you mean 'sparse-ioi'"),
+        ("multiplier_intervals", {"draws": -1}, "draws is -1"),
+        ("multiplier_intervals", {"draws": 1.5}, "draws is 1.5"),
+        ("multiplier_intervals", {"seed": -1}, "seed is -1"),
+        ("multiplier_intervals", {"threshold": "high"}, "threshold is 'high'"),
+        ("run_list", {"question": 1}, "needs nothing, and was given question"),
+        ("run_list", {"connection": 1}, "needs nothing, and was given connection"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(connection, question, values, message):
+    with pytest.raises(InputError, match=message):
+        ask(connection, question, **values)
+
+
+def test_a_view_can_be_asked_for_by_name(connection):
+    assert answer(connection, "multipliers").num_rows == 4
+    assert answer(connection, "runs").num_rows == 2
+    with pytest.raises(InputError, match=r"no question or view 'multiplers'\. Did you mean 'multipliers'"):
+        answer(connection, "multiplers")
+    with pytest.raises(InputError, match="Only a ready-made question can be given values"):
+        answer(connection, "select 1", k=3)
+
+
+def test_answers_have_types_that_every_format_holds(connection):
+    query = """
+        select sum(prompts) as total, 1.50 as price, timestamp_ns '2026-01-02 03:04:05' as at,
+            interval 1 day as wait, map {'a': 1} as map, 'a'::blob as blob, [1, 2] as list, {'x': 1.5::double} as s
+        from runs
+    """
+    assert select(connection, query).to_pylist() == [
+        {
+            "total": 8,
+            "price": 1.5,
+            "at": "2026-01-02 03:04:05",
+            "wait": "1 day",
+            "map": "{a=1}",
+            "blob": "a",
+            "list": [1, 2],
+            "s": {"x": 1.5},
+        }
+    ]
+
+
+def test_two_columns_of_one_name_are_refused(connection):
+    with pytest.raises(
+        InputError, match="Two columns of the answer are called 'name'; tell them apart with AS"
+    ):
+        select(
+            connection,
+            "select e.name, n.name from edges e join nodes n on n.node_id = e.src and n.run = e.run",
+        )
 
 
 def test_a_question_without_what_it_needs_is_refused(connection):

@@ -1,0 +1,121 @@
+"""A run: what was asked for, what came of it, and its ``run.json``."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_origin, get_type_hints
+
+from ..graphs import Shape, StoreError, Wiring
+from .schema import SCHEMA_VERSION
+
+SIGN = "metric(ablated) - metric(clean)"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A Parquet file of a run, relative to the store."""
+
+    file: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What ``run.json`` holds: everything needed to repeat the run, and what became of it.
+
+    What is not known (an imported circuit does not say its seed) is None.
+    """
+
+    run: str
+    model: str
+    revision: str | None = None
+    base_model: str | None = None
+    """The dense model that a gated one came from."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    shape: Shape
+    task: str | None = None
+    seed: int | None = None
+    prompts: int
+    prompts_hash: str | None = None
+    levels: tuple[str, ...]
+    method: str | None = None
+    steps: int | None = None
+    integration_rule: str | None = None
+    metric: str | None = None
+    sign: str = SIGN
+    ablation: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    source: str | None = None
+    """The file that an imported run was read from."""
+    source_hash: str | None = None
+    """SHA-256 of what was read from it."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+    started: str | None = None
+    finished: str | None = None
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    """By table."""
+
+    @property
+    def wiring(self) -> Wiring:
+        """The wiring that its edge ids refer to."""
+        return Wiring(self.shape)
+
+    def differs_from(self, other: "Run") -> list[str]:
+        """What the two calls differ in, whatever became of them and wherever they ran: [] for one call."""
+        fate = {"versions", "device", "started", "finished", "parts"}
+        names = [f.name for f in fields(self) if f.name not in fate]
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+    def to_json(self) -> str:
+        """The text of ``run.json``."""
+        return json.dumps(asdict(self) | {"shape": self.shape.asdict()}, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Run":
+        """The run of a ``run.json``; a text that is none, or a newer one, is an error that says why."""
+        try:
+            record = json.loads(text)
+            newer = record["schema_version"] > SCHEMA_VERSION
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StoreError(f"it is not a run.json ({error!r}).") from error
+        if newer:
+            raise StoreError(
+                f"it was written by a newer Wirescope (schema {record['schema_version']}, this one reads up to "
+                f"{SCHEMA_VERSION}); update Wirescope to read it."
+            )
+        known = {f.name for f in fields(cls)}
+        try:
+            record = {key: value for key, value in record.items() if key in known}
+            record["shape"] = Shape(**record["shape"])
+            record["levels"] = tuple(record["levels"])
+            record["parts"] = {
+                table: tuple(Part(**part) for part in parts) for table, parts in record["parts"].items()
+            }
+            run = cls(**record)
+            run._check_types()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"it is not a run.json ({error!r}).") from error
+        return run
+
+    def _check_types(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(kind) in (None, UnionType) and not isinstance(value, kind):
+                raise TypeError(f"{name} is {value!r}")
+        if not all(isinstance(level, str) for level in self.levels):
+            raise TypeError(f"levels are {self.levels!r}")
+
+
+def read_run(file: Path) -> Run:
+    """The run of a ``run.json`` file; whatever is wrong with it is an error that names the file."""
+    try:
+        return Run.from_json(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"'{file}' cannot be read: {error}.") from error
+    except StoreError as error:
+        raise StoreError(f"'{file}' cannot be used: {error}") from error
