@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from wirescope.data import Run, read_catalog, write_run
+from wirescope.data import TABLES, Run, read_catalog, write_run
 from wirescope.graphs import Circuit, Shape, Wiring, to_igraph, top_k
 from wirescope.queries import ask, open_store, select
 
@@ -113,6 +113,8 @@ def write_store(store: Path, wiring: Wiring, scores: np.ndarray) -> None:
     record = Run(run=RUN, model="none", shape=wiring.shape, prompts=prompts, levels=("edge",))
     with write_run(store, record) as writer:
         writer.write_wiring(wiring)
+        numbered = [{"prompt_id": prompt} for prompt in range(prompts)]
+        writer.write("prompts", pa.Table.from_pylist(numbered, schema=TABLES["prompts"]))
         for shard, first in enumerate(range(0, prompts, PROMPTS_A_SHARD)):
             block = scores[first : first + PROMPTS_A_SHARD]
             ids = np.arange(first, first + len(block), dtype=np.int32)

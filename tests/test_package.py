@@ -96,6 +96,21 @@ except SystemExit as exit_:
     assert "Reading 'x.pt' needs torch: pip install 'wirescope[extract]'." in result.stderr
 
 
+@pytest.mark.slow
+def test_the_benchmark_prints_its_table():
+    command = [sys.executable, ROOT / "bench" / "store.py", "--prompts", "20", "--rounds", "1"]
+    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for row in (
+        "bytes a score",
+        "write",
+        "top 1000 edges",
+        "mean |score| an edge",
+        "wiring",
+        "igraph of all edges",
+    ):
+        assert row in table
+
+
 def test_nothing_at_the_root_shadows_the_package():
     assert not (ROOT / "wirescope").exists()
 
