@@ -10,7 +10,7 @@ from .. import graphs
 from ..data import Run
 from ..graphs import Circuit, InputError, StoreError
 from ..graphs.circuit import Scores
-from .session import ask
+from .questions import ask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -272,6 +272,14 @@ def test_answers_have_types_that_every_format_holds(connection):
     ]
 
 
+def test_an_ordered_answer_stays_ordered(ioi):
+    """Also where a column has to be turned into text."""
+    query = "select edge_id, interval (edge_id) day as i from edges order by edge_id * 7919 % 32491"
+    plain = select(ioi, "select edge_id from edges order by edge_id * 7919 % 32491")["edge_id"]
+    assert select(ioi, query)["edge_id"].equals(plain)
+    assert plain[1].as_py() != 1
+
+
 def test_two_columns_of_one_name_are_refused(connection):
     with pytest.raises(
         InputError, match="Two columns of the answer are called 'name'; tell them apart with AS"
