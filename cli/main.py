@@ -1,6 +1,5 @@
 """The entry point: arguments in, exit status out, no traceback for what the user can mend."""
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -12,9 +11,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `wirescope`. Exit status 0: done; 1: failed; 2: the call was wrong."""
     try:
         app(_spread(sys.argv[1:] if arguments is None else arguments))
-    except BrokenPipeError:
-        # whoever read our output has enough; keep the interpreter from flushing into the closed pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         from ..graphs import InputError, StoreError  # not above: it would slow down every --help
 

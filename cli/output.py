@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +58,18 @@ def put(content: bytes, out: Path | None) -> None:
         raise StoreError("Standard output is closed; give a file with --out.")
     else:
         with disk_errors(Path("standard output")):
-            sys.stdout.flush()
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
+            _print(memoryview(content))
+
+
+def _print(content: memoryview) -> None:
+    try:
+        sys.stdout.flush()
+        while content:  # an unbuffered output may take a part only
+            content = content[sys.stdout.buffer.write(content) :]
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # whoever reads has enough; keep the interpreter from flushing into the closed pipe when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(message: str) -> None:

@@ -52,8 +52,6 @@ def disk_errors(path: Path) -> Iterator[None]:
     """What the disk refuses, as one sentence: a place that cannot be written to, or a failure."""
     try:
         yield
-    except BrokenPipeError:
-        raise  # not the disk: whoever reads has enough
     except OSError as error:
         if error.errno in _NOT_ALLOWED:
             raise InputError(f"Cannot write '{path}': {error.strerror}.") from error

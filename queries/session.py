@@ -51,7 +51,6 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     """A connection with the store's views; `Catalog` if the store has been looked at already."""
     catalog = store if isinstance(store, Catalog) else read_catalog(store)
     check_path(catalog.path)
-    folder = str(catalog.path.resolve())
     connection = duckdb.connect(
         config={
             "autoinstall_known_extensions": False,
@@ -60,8 +59,7 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
             "temp_directory": str(Path(tempfile.gettempdir()) / "wirescope"),
         }
     )
-    # without the slash, a neighbour whose name starts alike would be allowed too
-    connection.execute(f"set allowed_directories = [{_quoted(folder + '/')}]")
+    connection.execute(f"set allowed_directories = [{_quoted(str(catalog.path.resolve()))}]")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
     connection.register("runs", _runs(catalog.runs.values()))

@@ -302,20 +302,14 @@ def test_demo_writes_its_folder_and_may_be_run_again(cli, tmp_path):
     assert read_catalog(tmp_path / "demo/store").run(IOI).finished
 
 
-def test_a_pipe_that_closes_early_is_no_traceback(ioi_store):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_closes_early_is_no_traceback(ioi_store, unbuffered):
     """Far more output than a pipe holds, into a reader that takes one line."""
-    command = [
-        sys.executable,
-        "-m",
-        "wirescope.cli",
-        "sql",
-        "-s",
-        str(ioi_store),
-        "select * from edges",
-        "-f",
-        "csv",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "wirescope.cli", "sql", "-s", str(ioi_store), "edges", "-f", "csv"]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         first = process.stdout.readline()
         process.stdout.close()
         error = process.stderr.read()

@@ -69,6 +69,8 @@ def test_the_published_file_has_the_known_strongest_edges(published):
 def test_ties_are_broken_by_edge_id():
     scores = [1, -1, 1, 1, -1, 1, 1, 1]
     assert ranking(np.array(scores, dtype=np.float32)).tolist() == list(range(8))
+    many = np.random.default_rng(0).integers(-3, 4, 5000).astype(np.float32)
+    assert ranking(many).tolist() == sorted(range(5000), key=lambda edge: (-abs(many[edge]), edge))
     circuit = top_k(TINY, scores, 6)  # the edges 0 to 5, of which only input->logits leads anywhere
     assert (circuit.requested, circuit.edges.tolist()) == (6, [5])
 

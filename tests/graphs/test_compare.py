@@ -77,6 +77,7 @@ def test_rewiring_keeps_every_degree_and_stays_in_the_wiring(published):
     assert np.array_equal(np.sort(slot[a.edges]), np.sort(slot[b.edges]))
     assert len(np.unique(b.edges)) == a.kept
     assert np.array_equal(np.sort(a.scores), np.sort(b.scores))
+    assert not np.array_equal(a.scores, b.scores)  # dealt anew
     assert 0.2 < jaccard(a, b) < 0.9
     assert rewired(a, seed=1) == b
     assert rewired(a, seed=2) != b
