@@ -13,6 +13,7 @@ help:  ## list the targets
 
 demo: $(VENV)/use.stamp  ## a published circuit of GPT-2 small: into a store, queried, measured, drawn (in demo/)
 	$(BIN)/wirescope demo --out demo
+	@echo "  (after: source $(VENV)/bin/activate)"
 
 test: $(VENV)/dev.stamp lint  ## lint, type check, all tests
 	$(BIN)/pytest
