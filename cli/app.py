@@ -143,7 +143,7 @@ def sql(
     Questions, and what they need: top_edges (k, run; prompt),
     top_heads (k, run; prompt), top_attention (k, prompt, run),
     attributed_curve (run), layer_mass (run), head_strength (run),
-    overlap (k, other, run), stability (k, run), areas,
+    overlap (k, other, run), stability (k, run), measured_prompts, areas,
     multiplier_intervals (draws; seed; threshold).
 
     Example: wirescope sql -s circuits "select name, score from edge_means

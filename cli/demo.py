@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..data import EMBEDDED, import_circuit, read_catalog, read_circuit
-from ..graphs import InputError, graphml, minimum_cut, strongest_paths, summary
+from ..graphs import InputError, graphml, minimum_cut, path_count, strongest_paths
 from ..queries import Choice, ask, choose, open_store
 from ..viz import render, wiring_dot
 from .output import encoded, put, say
@@ -27,13 +27,11 @@ def run_demo(out: Path) -> None:
     catalog = read_catalog(store)
     connection = open_store(catalog)
     chosen = choose(connection, catalog.run(_RUN), Choice(k=_K)).circuit
-    paths = strongest_paths(chosen, 3)
-    cut = minimum_cut(chosen)
-    facts = summary(chosen)
+    (strongest,) = strongest_paths(chosen, 1)
     say(
         f"Top {_K}: {chosen.kept} edges lie on a path from input to logits, between {len(chosen.nodes)} nodes, "
-        f"{len(chosen.heads)} of them heads. {facts['paths']:,} paths; the strongest is "
-        f"{' -> '.join(paths[0].nodes)}. {len(cut.edges)} edges cut it."
+        f"{len(chosen.heads)} of them heads. {path_count(chosen):,} paths; the strongest is "
+        f"{' -> '.join(strongest.nodes)}. {len(minimum_cut(chosen).edges)} edges cut it."
     )
     strength = ask(connection, "head_strength", run=_RUN)
     put(encoded(strength, "csv"), out / "heads.csv")

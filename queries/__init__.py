@@ -2,8 +2,9 @@
 
 from .bootstrap import resample, set_thresholds
 from .circuits import Choice, Chosen, Units, choose, edge_scores, units
-from .questions import QUESTIONS, VIEWS, answer, ask, parameters, select, text
+from .questions import answer, ask, parameters, select
 from .session import open_store
+from .texts import QUESTIONS, VIEWS, text
 
 __all__ = [
     "QUESTIONS",

@@ -6,6 +6,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from .texts import text
+
 
 def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0) -> None:
     """Set the draws of prompts for the bootstrap; draw 0 has every prompt once.
@@ -13,7 +15,7 @@ def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0
     A Poisson bootstrap: in a draw, each prompt counts a number of times that is Poisson with mean 1. A prompt
     id has the same count in all runs, so two runs on the same prompts are compared draw by draw.
     """
-    prompts = connection.execute("select distinct prompt_id from effects order by prompt_id").fetchnumpy()
+    prompts = connection.execute(text("measured_prompts")).fetchnumpy()
     ids = np.asarray(prompts["prompt_id"], dtype=np.int32)
     weights = np.ones((draws + 1, len(ids)))
     for i, prompt in enumerate(ids.tolist()):

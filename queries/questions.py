@@ -1,15 +1,12 @@
-"""The questions: their texts, what they need, and their answers; and a user's own SELECT.
+"""Answers: to the questions, given what they need, and to a user's own SELECT.
 
-The text of a question is a file beside this one. It names tables only, so any engine that has them as views can
-run it. `select` runs a user's query and admits nothing but a single SELECT, because DuckDB would let COPY write
-into a folder that it may read.
+`select` admits nothing but a single SELECT, because DuckDB would let COPY write into a folder that it may read.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from typing import Any
 
 import duckdb
@@ -18,34 +15,7 @@ import pyarrow as pa
 from ..data import TABLES
 from ..graphs import InputError, did_you_mean
 from .bootstrap import resample, set_thresholds
-
-VIEWS = (
-    "edge_means",
-    "curves",
-    "resampled_curves",
-    "crossings",
-    "resampled_multipliers",
-    "multipliers",
-)
-"""Questions that are views too, each after those that it uses."""
-
-QUESTIONS = (
-    "run_list",
-    "run_prompts",
-    "run_scores",
-    "run_curve",
-    "top_edges",
-    "top_heads",
-    "top_attention",
-    "attributed_curve",
-    "layer_mass",
-    "head_strength",
-    "overlap",
-    "stability",
-    "areas",
-    "multiplier_intervals",
-)
-"""Questions to `ask`, with their parameters."""
+from .texts import QUESTIONS, VIEWS, text
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "run_scores": {"prompt": None},
@@ -119,14 +89,6 @@ def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
         return _without_decimals(relation.to_arrow_table())
 
 
-def text(question: str) -> str:
-    """The SQL of a question or view."""
-    if question not in (*QUESTIONS, *VIEWS):
-        known = (*QUESTIONS, *VIEWS)
-        raise InputError(f"There is no question '{question}'.{did_you_mean(question, known)}")
-    return (resources.files(__package__) / f"{question}.sql").read_text()
-
-
 def parameters(question: str) -> list[str]:
     """The names of what a question must be given.
 
@@ -158,7 +120,7 @@ def _check_values(connection: duckdb.DuckDBPyConnection, values: dict[str, Any])
     if "threshold" in values and not isinstance(values["threshold"], int | float):
         raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
     for name in values.keys() & {"run", "other"}:
-        there = [run for (run,) in connection.execute("select run from runs order by run").fetchall()]
+        there = [run for run, *_ in connection.execute(text("run_list")).fetchall()]
         if values[name] not in there:
             raise InputError(
                 f"The store has no run '{values[name]}' (runs: {', '.join(there)})."

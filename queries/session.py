@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, read_catalog
 from .bootstrap import resample, set_thresholds
-from .questions import VIEWS, text
+from .texts import VIEWS, text
 
 _RUN_COLUMNS = {
     "run": pa.string(),

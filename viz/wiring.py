@@ -1,8 +1,8 @@
 """A circuit as a wiring diagram: layers as rows from top to bottom, heads as columns, the MLP at the end.
 
 Positions and curves are computed here, in points, and written into the DOT: Graphviz only renders
-(engine ``nop2``), so ten thousand edges take a second. Edges lie below the nodes,
-the weakest lowest; opacity and width follow the square root of the strength.
+(engine ``nop2``), so ten thousand edges take a second. Edges lie below the nodes, the weakest lowest; opacity
+and width follow the square root of the strength.
 """
 
 import shutil
@@ -14,6 +14,7 @@ import graphviz
 import numpy as np
 import pyarrow as pa
 
+from ..data import replacing
 from ..graphs import KINDS, Circuit, InputError, Wiring
 
 _COLUMN, _ROW, _RADIUS = 27.0, 34.0, 6.0
@@ -50,14 +51,9 @@ def wiring_dot(circuit: Circuit, *, title: str = "") -> str:
     for node, place in enumerate(places):
         dot.node(wiring.node_names[node], pos=str(place), **_node_style(wiring, node, node in active))
     for layer in range(wiring.shape.layers):
-        mark = _Point(-_COLUMN, places[_first_of_layer(wiring, layer)].y)
+        beside = str(_Point(-_COLUMN, -layer * _ROW))
         dot.node(
-            f"layer {layer}",
-            label=str(layer),
-            pos=str(mark),
-            shape="plaintext",
-            style="",
-            fontcolor="#777777",
+            f"layer {layer}", label=str(layer), pos=beside, shape="plaintext", style="", fontcolor="#777777"
         )
     if title:
         above = str(_Point(_middle(wiring), 1.7 * _ROW))
@@ -99,7 +95,8 @@ def render(dot: str, file: Path) -> None:
         ).stdout
     else:
         picture = pygraphviz.AGraph(string=dot).draw(format=kind, prog="nop2")
-    file.write_bytes(picture)
+    with replacing(file) as target:
+        target.write(picture)
 
 
 def _places(wiring: Wiring) -> list[_Point]:
@@ -117,10 +114,6 @@ def _places(wiring: Wiring) -> list[_Point]:
 
 def _middle(wiring: Wiring) -> float:
     return wiring.shape.heads * _COLUMN / 2
-
-
-def _first_of_layer(wiring: Wiring, layer: int) -> int:
-    return int(np.flatnonzero((wiring.node_layer == layer) & wiring.is_kind("head"))[0])
 
 
 def _node_style(wiring: Wiring, node: int, active: bool) -> dict[str, str]:
@@ -144,6 +137,6 @@ def _curve(start: _Point, end: _Point) -> str:
     if start.y == end.y:  # from a head to its own layer's MLP: a bow below the row
         above = _Point(end.x, end.y - _RADIUS)
         return f"{below} {_Point(start.x, below.y - reach)} {_Point(end.x, above.y - reach)} {above}"
-    # nodes of a column lie on one line: give way to the left, the more the longer the edge
+    # the nodes of a column lie on one line: pass those in between on the left
     bow = -0.5 * _COLUMN if start.x == end.x and start.y - end.y > _ROW else 0.0
     return f"{below} {_Point(start.x + bow, below.y - reach)} {_Point(end.x + bow, above.y + reach)} {above}"

@@ -20,6 +20,7 @@ WIRING = Wiring(Shape(2, 2))
 PARAMETERS = {
     "run_list": {},
     "run_prompts": {"run": "dense-ioi"},
+    "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
     "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},

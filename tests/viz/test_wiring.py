@@ -53,6 +53,19 @@ def test_an_unknown_ending_is_refused(tmp_path):
         render("digraph {}", tmp_path / "x.bmp")
 
 
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(InputError, match="Cannot write"):
+        render("digraph {}", tmp_path / "no" / "x.svg")
+
+
+def test_the_mark_of_a_layer_stands_beside_it(published):
+    dot = wiring_dot(top_k(published.wiring, published.scores, 64))
+    for layer in (0, 11):
+        (mark,) = re.findall(rf'"layer {layer}" \[[^\]]*pos="[-\d.]+,([-\d.]+)"', dot)
+        (head,) = re.findall(rf'"a{layer}\.h0" \[[^\]]*pos="[-\d.]+,([-\d.]+)"', dot)
+        assert float(mark) == float(head)
+
+
 def test_without_any_graphviz_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pygraphviz", None)
     monkeypatch.setenv("PATH", str(tmp_path))

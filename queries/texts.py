@@ -1,0 +1,45 @@
+"""The texts of the questions: one .sql file each, beside this one.
+
+A text names tables only, so any engine that has them as views can run it.
+"""
+
+from importlib import resources
+
+from ..graphs import InputError, did_you_mean
+
+VIEWS = (
+    "edge_means",
+    "curves",
+    "resampled_curves",
+    "crossings",
+    "resampled_multipliers",
+    "multipliers",
+)
+"""Questions that are views too, each after those that it uses."""
+
+QUESTIONS = (
+    "run_list",
+    "run_prompts",
+    "run_scores",
+    "run_curve",
+    "measured_prompts",
+    "top_edges",
+    "top_heads",
+    "top_attention",
+    "attributed_curve",
+    "layer_mass",
+    "head_strength",
+    "overlap",
+    "stability",
+    "areas",
+    "multiplier_intervals",
+)
+"""Questions to `ask`, with their parameters."""
+
+
+def text(question: str) -> str:
+    """The SQL of a question or view."""
+    known = (*QUESTIONS, *VIEWS)
+    if question not in known:
+        raise InputError(f"There is no question '{question}'.{did_you_mean(question, known)}")
+    return (resources.files(__package__) / f"{question}.sql").read_text()
