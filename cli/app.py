@@ -92,6 +92,73 @@ def demo(
     run_demo(out)
 
 
+@app.command()
+def extract(
+    model: Annotated[str, typer.Option("--model", "-m", help="A hub name or a folder.")],
+    store: Store,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", "-t", help="A task, instead of a file: ioi.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", "-r", help="Its name in the store; by default model and task.")
+    ] = None,
+    level: Annotated[
+        list[str] | None, typer.Option(help="edge (the default), head or attention; more than once for several.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="eap-ig, eap or exact.")] = "eap-ig",
+    steps: Annotated[int, typer.Option(help="Of eap-ig.")] = 5,
+    metric: Annotated[str, typer.Option(help="logit_diff, prob_diff or kl.")] = "logit_diff",
+    ablation: Annotated[str, typer.Option(help="corrupt, zero or mean.")] = "corrupt",
+    split: Annotated[
+        bool, typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option(help="So many prompts; 100 of a task by default.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.")] = 0,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Prompts at a time (16); for exact, units at a time (64).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
+    ] = "auto",
+) -> None:
+    """Score every unit of a model on every prompt, into a store.
+
+    Prompts are pairs, clean and corrupted, with right and wrong answers:
+    {"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong":
+    [" John"]}, or token ids under clean_ids, corrupted_ids, ...
+
+    Given again, an interrupted command goes on. On several GPUs: torchrun
+    --nproc-per-node 8 -m wirescope.cli extract ...
+
+    Example: wirescope extract --model gpt2 --task ioi --store circuits
+    """
+    from .extracting import run_extract
+
+    settings = {
+        "levels": tuple(dict.fromkeys(level or ["edge"])),
+        "method": method,
+        "steps": steps,
+        "metric": metric,
+        "ablation": ablation,
+        "merged": not split,
+        "batch_size": batch_size,
+    }
+    run_extract(
+        settings,
+        model=model,
+        store=store,
+        prompts=prompts,
+        task=task,
+        run=run,
+        limit=limit,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+
+
 @app.command("import")
 def import_(
     file: Annotated[

@@ -20,6 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(error, InputError) else 1)
 
 
+def extract_main() -> None:
+    """Run `extract`, which is `wirescope extract`."""
+    main(["extract", *sys.argv[1:]])
+
+
 def _spread(arguments: Sequence[str]) -> list[str]:
     """``--runs A B`` as ``--runs A --runs B``, which is how the parser takes several values.
 

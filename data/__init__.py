@@ -1,6 +1,15 @@
-"""What is read and written: the store and its schema, published circuits."""
+"""What is read and written: tasks and prompts, the store and its schema, published circuits."""
 
 from .files import disk_errors, replacing
+from .prompts import (
+    Prompt,
+    TextPair,
+    Vocabulary,
+    encode_pairs,
+    prompt_table,
+    prompts_hash,
+    read_pairs,
+)
 from .published import (
     EMBEDDED,
     PublishedCircuit,
@@ -13,25 +22,36 @@ from .published import (
 )
 from .run import Part, Run
 from .schema import SCHEMA_VERSION, TABLES
-from .store import Catalog, RunWriter, check_path, read_catalog, write_run
+from .store import Catalog, RunWriter, check_path, join_run, read_catalog, write_run
+from .tasks import TASKS, make_task
 
 __all__ = [
     "EMBEDDED",
     "SCHEMA_VERSION",
     "TABLES",
+    "TASKS",
     "Catalog",
     "Part",
+    "Prompt",
     "PublishedCircuit",
     "Run",
     "RunWriter",
+    "TextPair",
+    "Vocabulary",
     "check_path",
     "disk_errors",
+    "encode_pairs",
     "import_circuit",
+    "join_run",
+    "make_task",
     "mib_json",
     "parse_circuit",
     "plain_config",
+    "prompt_table",
+    "prompts_hash",
     "read_catalog",
     "read_circuit",
+    "read_pairs",
     "replacing",
     "shape_of",
     "write_run",

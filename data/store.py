@@ -101,10 +101,17 @@ def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
     record = path / "runs" / f"run={run.run}" / "run.json"
     with _locked(record.parent, run.run):
         run = _resumed(path, record, run) if record.exists() else _started(record, run)
+        for left_over in path.glob(f"*/run={run.run}/.*.tmp"):
+            left_over.unlink()
         writer = RunWriter(path, run)
         yield writer
         if run.finished is None:
             _put(record, replace(run, finished=_now(), parts=writer.parts()).to_json())
+
+
+def join_run(store: Path | str, run: Run) -> "RunWriter":
+    """Write parts of a run beside the process that holds it by `write_run`, and finishes it."""
+    return RunWriter(Path(store), run)
 
 
 def _started(record: Path, run: Run) -> Run:
@@ -137,8 +144,6 @@ class RunWriter:
         self._store, self._run = store, run.run
         self.finished = run.finished is not None
         """Whether there is nothing left to do."""
-        for left_over in store.glob(f"*/run={self._run}/.*.tmp"):
-            left_over.unlink()
 
     def has(self, table: str, shard: int = 0) -> bool:
         """Whether this part is there already."""
@@ -165,6 +170,10 @@ class RunWriter:
                 write_page_checksum=True,
                 store_schema=False,
             )
+
+    def read(self, table: str, columns: list[str]) -> pa.Table:
+        """Columns of what is there of a table."""
+        return pq.read_table([self._store / part.file for part in self.parts()[table]], columns=columns)
 
     def write_wiring(self, wiring: Wiring) -> None:
         """Write `nodes` and `edges`."""

@@ -1,0 +1,422 @@
+"""Extraction: the scores of a model on prompts, for every prompt, into a store.
+
+Prompts are cut into shards, in their order; a shard's size depends on the wiring and the prompts, never on batch size or
+processes. A shard is scored in batches of prompts of similar length and then written, one file a table, `prompts` last: a
+shard whose `prompts` are there is done. So an interrupted run loses one shard at most, and the same call goes on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from ..data import (
+    Prompt,
+    Run,
+    RunWriter,
+    encode_pairs,
+    join_run,
+    make_task,
+    prompt_table,
+    prompts_hash,
+    read_pairs,
+    write_run,
+)
+from ..graphs import Inputs, InputError, Shape, Wiring, did_you_mean
+from .attribution import INTEGRATION_RULE, Attention, Attributor, Batch, Means, Scores
+from .exact import Exact
+from .metrics import METRICS
+from .models import DTYPES, Model, find_device, load_model
+from .taps import Tape
+from .workers import Workers, all_workers, local_rank
+
+LEVELS = ("edge", "head", "attention")
+METHODS = ("eap-ig", "eap", "exact")
+ABLATIONS = ("corrupt", "zero", "mean")
+_TASK_PROMPTS = 100
+_SHARD_PROMPTS = 32
+_SHARD_SCORES = 1 << 24
+_BYTES = {"edge": 4.0, "head": 8.0, "attention": 8.0}
+"""About what a score takes on disk; attention has a weight with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is scored, and how."""
+
+    levels: tuple[str, ...] = ("edge",)
+    method: str = "eap-ig"
+    steps: int = 5
+    metric: str = "logit_diff"
+    ablation: str = "corrupt"
+    merged: bool = False
+    """One input a head instead of q, k and v."""
+    batch_size: int | None = None
+    """Prompts at a time; units at a time for `exact`."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is loaded."""
+        for level in self.levels:
+            _known("level", level, LEVELS)
+        _known("method", self.method, METHODS)
+        _known("metric", self.metric, METRICS)
+        _known("ablation", self.ablation, ABLATIONS)
+        if not self.levels:
+            raise InputError(f"There is no level to score: choose from {', '.join(LEVELS)}.")
+        if self.steps < 1:
+            raise InputError(f"eap-ig needs at least one step, not {self.steps}.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"A batch needs at least one prompt, not {self.batch_size}.")
+        if self.ablation == "mean" and "attention" in self.levels:
+            raise InputError(
+                "The ablation 'mean' is not defined at the level 'attention', where each prompt has edges of its own: "
+                "choose corrupt or zero."
+            )
+        if self.metric == "kl" and self.method == "eap":
+            raise InputError(
+                "The metric 'kl' is smallest at the clean run, so its gradient there is zero, and so is every score by "
+                "'eap': choose --method eap-ig or exact."
+            )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an extraction did."""
+
+    run: str
+    fresh: int
+    """Prompts that were scored by this call."""
+    prompts: int
+    undefined: tuple[int, ...]
+    """Prompts whose metric is the same clean and corrupted: no effect to explain."""
+
+
+class Listener:
+    """Is told how an extraction goes; this one does not care."""
+
+    def begin(self, plan: str, prompts: int, done: int) -> None:
+        """The long part begins."""
+
+    def advance(self, prompts: int) -> None:
+        """So many more prompts are done."""
+
+    def note(self, message: str) -> None:
+        """Something happened that the user should know."""
+
+
+def extract(
+    *,
+    model: str,
+    store: Path | str,
+    prompts: Path | str | None = None,
+    task: str | None = None,
+    run: str | None = None,
+    settings: Settings = Settings(),  # noqa: B008: it is frozen
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    listener: Listener = Listener(),  # noqa: B008: it has no state
+) -> Outcome:
+    """Score a model on a file of prompts or a task, into a store; go on with it if it was interrupted."""
+    settings.check()
+    _known("dtype", dtype, DTYPES)
+    if (prompts is None) == (task is None):
+        raise InputError("Give either --task NAME or --prompts FILE: what the model is scored on.")
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit} leaves no prompts.")
+    pairs = None if prompts is None else read_pairs(prompts, limit)
+    where = find_device(device, local_rank())
+    with all_workers(where) as workers:
+        loaded = load_model(model, device=where, dtype=dtype)
+        if pairs is not None:
+            given = encode_pairs(pairs, loaded.vocabulary)
+        else:
+            assert task is not None
+            given = make_task(task, loaded.vocabulary, limit or _TASK_PROMPTS, seed)
+        name = task or Path(str(prompts)).stem
+        record = _record(loaded, given, run or run_name(model, name), name, seed if task else None, settings)
+        return _extract(loaded, given, store, record, settings, workers, listener)
+
+
+def run_name(model: str, task: str) -> str:
+    """What a run is called unless it is told: model and task.
+
+    >>> run_name("allenai/OLMo-7B-hf", "ioi")
+    'OLMo-7B-hf-ioi'
+    """
+    name = f"{Path(model).resolve().name if Path(model).is_dir() else model.split('/')[-1]}-{task}"
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._+@-") else "-" for letter in name)
+
+
+def _extract(
+    model: Model,
+    prompts: Sequence[Prompt],
+    store: Path | str,
+    record: Run,
+    settings: Settings,
+    workers: Workers,
+    listener: Listener,
+) -> Outcome:
+    wiring = Wiring(record.shape)
+    shards = _shards(prompts, wiring, settings.levels)
+    if workers.rank:
+        workers.wait()  # for the first process to open the run
+        fresh = _score_shards(model, prompts, shards, join_run(store, record), wiring, settings, workers, listener)
+        workers.wait()
+        return Outcome(record.run, fresh, len(prompts), ())
+    with write_run(store, record) as writer:
+        workers.wait()
+        writer.write_wiring(wiring)
+        fresh = _score_shards(model, prompts, shards, writer, wiring, settings, workers, listener)
+        workers.wait()
+        undefined = tuple(_undefined(writer))
+    return Outcome(record.run, fresh, len(prompts), undefined)
+
+
+def _score_shards(
+    model: Model,
+    prompts: Sequence[Prompt],
+    shards: Sequence[range],
+    writer: RunWriter,
+    wiring: Wiring,
+    settings: Settings,
+    workers: Workers,
+    listener: Listener,
+) -> int:
+    """Score the shards of this process that are not there yet; how many prompts that were."""
+    mine = [(i, shard) for i, shard in enumerate(shards) if workers.does(i)]
+    todo = [(i, shard) for i, shard in mine if not writer.has("prompts", i)]
+    total, left = sum(len(shard) for _, shard in mine), sum(len(shard) for _, shard in todo)
+    listener.begin(_plan(model, prompts, wiring, settings, workers), total, total - left)
+    everything_there = all(writer.has("prompts", i) for i in range(len(shards)))
+    workers.wait()  # so that all processes see the same shards as missing
+    means = None
+    if settings.ablation == "mean" and not everything_there:
+        means = _means(model, prompts, shards, settings, workers)
+    scorer = _Scorer(model, wiring, settings, means, listener)
+    for i, shard in todo:
+        scores = scorer([prompts[p] for p in shard])
+        for table, rows in _tables(wiring, shard, scores).items():
+            writer.write(table, rows, i)
+        metrics = [s.metric_clean[0] for s in scores], [s.metric_corrupted[0] for s in scores]
+        writer.write("prompts", prompt_table([prompts[p] for p in shard], shard.start, *metrics), i)
+    return left
+
+
+class _Scorer:
+    """Scores prompts in batches, which become smaller where memory is short."""
+
+    def __init__(
+        self, model: Model, wiring: Wiring, settings: Settings, means: Means | None, listener: Listener
+    ) -> None:
+        self._model, self._settings, self._listener = model, settings, listener
+        common = {"levels": settings.levels, "ablation": settings.ablation, "means": means}
+        self._exact = Exact(model.taps, wiring, **common) if settings.method == "exact" else None
+        steps = settings.steps if settings.method == "eap-ig" else None
+        self._first_order = Attributor(model.taps, wiring, steps=steps, **common)
+        self._size = settings.batch_size or (64 if self._exact else 16)
+
+    def __call__(self, prompts: Sequence[Prompt]) -> list[Scores]:
+        """The scores of each prompt."""
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].clean_ids))  # little padding
+        found: dict[int, Scores] = {}
+        while len(found) < len(prompts):
+            some = order[len(found) : len(found) + (1 if self._exact else self._size)]
+            batch = Batch([prompts[i] for i in some], self._model.parts, self._settings.metric)
+            try:
+                scores = self._exact(batch, self._size) if self._exact else self._first_order(batch)
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                self._shrink(max(map(len, (prompts[i].clean_ids for i in some))), error)
+                continue
+            found |= dict(zip(some, scores.by_prompt(), strict=True))
+            self._listener.advance(len(some))
+        return [found[i] for i in range(len(prompts))]
+
+    def _shrink(self, tokens: int, error: BaseException) -> None:
+        what = "unit" if self._exact else "prompt"
+        if self._size == 1:
+            raise ExtractionError(
+                f"There is not enough memory on {self._model.device} for one {what} of {tokens} tokens: try "
+                "--dtype bfloat16, shorter prompts, --merge-qkv, or a device with more memory."
+            ) from error
+        self._size //= 2
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+        self._listener.note(
+            f"Out of memory: going on with {self._size} {what}s at a time (--batch-size {self._size})."
+        )
+
+
+class ExtractionError(RuntimeError):
+    """An extraction failed for a reason that the user can do something about; the message says what."""
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+
+
+def _tables(wiring: Wiring, shard: range, scores: Sequence[Scores]) -> dict[str, pa.Table]:
+    """The rows of a shard, by table."""
+    tables = {}
+    if scores[0].edge is not None:
+        tables["edge_scores"] = _long(shard, "edge_id", np.arange(wiring.n_edges), [s.edge for s in scores])
+    if scores[0].head is not None:
+        heads = np.flatnonzero(wiring.is_kind("head"))
+        tables["head_scores"] = _long(shard, "node_id", heads, [s.head for s in scores])
+    if scores[0].attention is not None:
+        parts = [
+            _pairs(prompt, s.attention[0]) for prompt, s in zip(shard, scores, strict=True) if s.attention
+        ]
+        tables["attention_scores"] = pa.concat_tables(parts)
+    return tables
+
+
+def _long(
+    shard: range, unit: str, ids: NDArray[np.integer], scores: Sequence[NDArray[np.float32] | None]
+) -> pa.Table:
+    values = np.concatenate([s[0] for s in scores if s is not None])
+    ids = ids.astype(np.int32)
+    return pa.table(
+        {
+            "prompt_id": np.repeat(np.arange(shard.start, shard.stop, dtype=np.int32), len(ids)),
+            unit: np.tile(ids, len(shard)),
+            "score": values,
+        }
+    )
+
+
+def _pairs(prompt: int, found: Attention) -> pa.Table:
+    layers, heads, pairs = found.score.shape
+    query, key = np.tril_indices(int((2 * pairs) ** 0.5))
+    each = heads * pairs
+    return pa.table(
+        {
+            "prompt_id": np.full(layers * each, prompt, dtype=np.int32),
+            "layer": np.repeat(np.arange(layers, dtype=np.int32), each),
+            "head": np.tile(np.repeat(np.arange(heads, dtype=np.int32), pairs), layers),
+            "query": np.tile(query.astype(np.int32), layers * heads),
+            "key": np.tile(key.astype(np.int32), layers * heads),
+            "weight": found.weight.ravel(),
+            "gate": found.gate.ravel(),
+            "score": found.score.ravel(),
+        }
+    )
+
+
+@torch.no_grad()
+def _means(
+    model: Model, prompts: Sequence[Prompt], shards: Sequence[range], settings: Settings, workers: Workers
+) -> Means:
+    """What nodes write on average over all clean prompts, at each position that any has.
+
+    Sums are taken shard by shard and then added in the order of the shards, whoever computed them.
+    """
+    parts = model.parts
+    longest = max(len(prompt.clean_ids) for prompt in prompts)
+    layers, d_model, d_z = parts.shape.layers, parts.d_model, parts.shape.heads * parts.d_head
+    widths = [d_model, *[d_z] * layers, *[d_model] * layers]
+    total = torch.zeros(longest, sum(widths), device=model.device)
+    count = torch.zeros(longest, 1, device=model.device)
+    for i, shard in enumerate(shards):
+        part = torch.zeros_like(total)
+        for prompt in shard:
+            length = len(prompts[prompt].clean_ids)
+            count[:length] += 1
+            if workers.does(i):
+                batch = Batch([prompts[prompt]], parts, settings.metric)
+                tape = model.taps.run(batch.clean, Tape())
+                part[:length] += torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1)[0].float()
+        total += workers.share(part, i)
+    found_input, *others = (total / count).split(widths, dim=-1)
+    return Means(found_input, others[:layers], others[layers:])
+
+
+def _record(
+    model: Model, prompts: Sequence[Prompt], run: str, task: str, seed: int | None, settings: Settings
+) -> Run:
+    shape = replace(model.shape, inputs=Inputs.MERGED) if settings.merged else model.shape
+    integrated = settings.method == "eap-ig"
+    return Run(
+        run=run,
+        model=model.name,
+        revision=model.revision,
+        base_model=model.config.get("base_model"),
+        config=model.config,
+        shape=shape,
+        task=task,
+        seed=seed,
+        prompts=len(prompts),
+        prompts_hash=prompts_hash(prompts),
+        levels=settings.levels,
+        method=settings.method,
+        steps=settings.steps if integrated else None,
+        integration_rule=INTEGRATION_RULE if integrated else None,
+        metric=settings.metric,
+        ablation=settings.ablation,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=model.device.type,
+        versions={"torch": torch.__version__, "transformers": _transformers_version()},
+    )
+
+
+def _transformers_version() -> str:
+    import transformers
+
+    return transformers.__version__
+
+
+def _units(level: str, shape: Shape, tokens: int) -> int:
+    heads = shape.layers * shape.heads
+    return {"edge": shape.n_edges, "head": heads, "attention": heads * tokens * (tokens + 1) // 2}[level]
+
+
+def _shards(prompts: Sequence[Prompt], wiring: Wiring, levels: Sequence[str]) -> list[range]:
+    longest = max(len(prompt.clean_ids) for prompt in prompts)
+    scores = max(_units(level, wiring.shape, longest) for level in levels)
+    size = max(1, min(_SHARD_PROMPTS, _SHARD_SCORES // scores))
+    return [range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size)]
+
+
+def _plan(
+    model: Model, prompts: Sequence[Prompt], wiring: Wiring, settings: Settings, workers: Workers
+) -> str:
+    """All that is about to happen, in a line."""
+    lengths = [len(prompt.clean_ids) for prompt in prompts]
+    size = sum(
+        _BYTES[level] * _units(level, wiring.shape, length) for level in settings.levels for length in lengths
+    )
+    tokens = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else str(max(lengths))
+    method = f"eap-ig in {settings.steps} steps" if settings.method == "eap-ig" else settings.method
+    processes = f" by {workers.size} processes" if workers.size > 1 else ""
+    return (
+        f"{model.name} ({model.model_type}): {model.shape}, {wiring.n_edges:,} edges; on {model.device}{processes}, "
+        f"{str(model.dtype).removeprefix('torch.')}; {len(prompts):,} prompts of {tokens} tokens; "
+        f"{', '.join(settings.levels)} by {method}; about {_megabytes(size)} on disk."
+    )
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(size / 1e6, 0.1):.1f} MB"
+
+
+def _undefined(writer: RunWriter) -> Iterator[int]:
+    rows = writer.read("prompts", ["prompt_id", "metric_clean", "metric_corrupted"])
+    same = np.asarray(rows["metric_clean"]) == np.asarray(rows["metric_corrupted"])
+    yield from np.asarray(rows["prompt_id"])[same].tolist()
+
+
+def _known(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InputError(
+            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
+        )

@@ -1,0 +1,172 @@
+"""Load a model from a hub name or a folder, tapped and frozen, with what its prompts are checked against."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
+
+from ..data import Vocabulary
+from ..graphs import InputError, Shape, did_you_mean
+from . import gpt2, llama, neox, olmo
+from .attention import NAME
+from .parts import Parts
+from .taps import Taps
+
+FAMILIES: Mapping[str, ModuleType] = {
+    model_type: family for family in (gpt2, llama, olmo, neox) for model_type in family.MODEL_TYPES
+}
+"""By the model type that a Hugging Face config names."""
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that is ready to be scored."""
+
+    name: str
+    model_type: str
+    revision: str | None
+    config: Mapping[str, Any]
+    parts: Parts
+    taps: Taps
+    vocabulary: Vocabulary
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape, as its wiring needs it."""
+        return self.parts.shape
+
+
+def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
+    """Load a model; whatever stands in the way is an error that says what to do.
+
+    The dtype `auto` is the checkpoint's where there is an accelerator, and float32 where there is none.
+    """
+    folder = Path(name)
+    _check_folder(name, folder)
+    config = _from_hub(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    family = _family(name, config.model_type)
+    if sys.stderr is None or not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    model, info = _from_hub(
+        name,
+        lambda: AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            dtype="float32" if dtype == "auto" and not torch.accelerator.is_available() else dtype,
+            attn_implementation=NAME,
+            trust_remote_code=False,
+            output_loading_info=True,
+        ),
+    )
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise InputError(
+            f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
+        )
+    return tap_model(model, name, family, device, _tokenizer(name, folder))
+
+
+def tap_model(
+    model: PreTrainedModel, name: str, family: ModuleType, device: torch.device, tokenizer: Any = None
+) -> Model:
+    """Freeze a model, put taps on it and move it to a device."""
+    model.set_attn_implementation(NAME)
+    model.eval().requires_grad_(False).to(device)
+    parts = family.parts(model)
+    return Model(
+        name=name,
+        model_type=model.config.model_type,
+        revision=getattr(model.config, "_commit_hash", None),
+        config=_plain(model.config.to_dict()),
+        parts=parts,
+        taps=Taps(parts),
+        vocabulary=_vocabulary(parts, tokenizer),
+        dtype=model.dtype,
+        device=device,
+    )
+
+
+def find_device(name: str = "auto", index: int | None = None) -> torch.device:
+    """A device by name; `auto` is the accelerator that is there, or else what torch computes on by default."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        found = found or torch.get_default_device()
+        return torch.device(found.type, index) if index is not None and torch.accelerator.is_available() else found
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"The device '{name}' cannot be used here ({reason}); --device auto takes what is there.") from error
+    return device
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
+    if not folder.is_dir():
+        if looks_like_path or folder.exists():
+            raise InputError(f"There is no model folder '{name}'.")
+        return
+    if not (folder / "config.json").is_file():
+        raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
+    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+        raise InputError(f"The folder '{name}' has no weights: it needs a model.safetensors.")
+
+
+def _from_hub(name: str, get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if Path(name).is_dir():
+            raise InputError(f"The model in '{name}' cannot be loaded: {reason}") from error
+        raise InputError(
+            f"The model '{name}' cannot be had from the hub: it does not exist, is gated and needs a login, or there is no "
+            f"network ({reason}). A local folder works as well: --model FOLDER."
+        ) from error
+
+
+def _family(name: str, model_type: str) -> ModuleType:
+    if model_type not in FAMILIES:
+        raise InputError(
+            f"The model '{name}' is of the family '{model_type}', which is not supported; supported are "
+            f"{', '.join(FAMILIES)}.{did_you_mean(model_type, FAMILIES)}"
+        )
+    return FAMILIES[model_type]
+
+
+def _tokenizer(name: str, folder: Path) -> Any:
+    if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        return None
+    return _from_hub(name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False))
+
+
+def _vocabulary(parts: Parts, tokenizer: Any) -> Vocabulary:
+    size = len(parts.unembed.weight)  # type: ignore[arg-type]
+    if tokenizer is None:
+        return Vocabulary(size, parts.context, None)
+    return Vocabulary(
+        size,
+        parts.context,
+        encode=lambda text: list(tokenizer(text)["input_ids"]),
+        name=lambda token: tokenizer.convert_ids_to_tokens(token),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A config as plain JSON values."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items() if not str(key).startswith("_")}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,49 @@
+"""GPT-NeoX and Pythia: attention and MLP side by side (or not), q, k and v interleaved by head, LayerNorm.
+
+Rotary embeddings turn a part of each head only; they come after the projections and need no care here.
+"""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from ..graphs import Shape
+from .parts import Block, Parts, Read, layer_norm
+
+MODEL_TYPES = ("gpt_neox",)
+
+
+def parts(model: Any) -> Parts:
+    """The parts of a GPTNeoXForCausalLM."""
+    config, base = model.config, model.gpt_neox
+    heads = config.num_attention_heads
+    d_head = config.hidden_size // heads
+
+    def take(letter: int, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (heads, 3, d_head)).select(-2, letter)
+
+    blocks = tuple(
+        Block(
+            module=layer,
+            norm=layer_norm(layer.input_layernorm),
+            reads=tuple(
+                Read(layer.attention.query_key_value, partial(take, letter))
+                for letter in range(3)  # type: ignore[arg-type]
+            ),
+            out=layer.attention.dense,
+            mlp_norm=layer_norm(layer.post_attention_layernorm),
+            mlp=layer.mlp,
+        )
+        for layer in base.layers
+    )
+    return Parts(
+        base=base,
+        blocks=blocks,
+        norm=layer_norm(base.final_layer_norm),
+        unembed=model.get_output_embeddings(),
+        shape=Shape(layers=config.num_hidden_layers, heads=heads, parallel=config.use_parallel_residual),
+        d_model=config.hidden_size,
+        d_head=d_head,
+        context=config.max_position_embeddings,
+    )
