@@ -1,5 +1,5 @@
 """The command line."""
 
-from .main import main
+from .main import extract_main, main
 
-__all__ = ["main"]
+__all__ = ["extract_main", "main"]

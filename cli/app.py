@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import FORMATS, emit, encoded, one_of, put, say
+from .output import FORMATS, emit, encoded, needing_torch, put, say
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -43,7 +43,11 @@ Prompt = Annotated[int | None, typer.Option(help="By the scores of this prompt, 
 
 
 def _known_format(form: str | None) -> str | None:
-    return form and one_of("format", form, FORMATS)
+    if form is None:
+        return None
+    from ..graphs import one_of
+
+    return one_of("format", form, FORMATS)
 
 
 Form = Annotated[
@@ -104,7 +108,8 @@ def extract(
         str | None, typer.Option("--run", "-r", help="Its name in the store; by default model and task.")
     ] = None,
     level: Annotated[
-        list[str] | None, typer.Option(help="edge (the default), head or attention; more than once for several.")
+        list[str] | None,
+        typer.Option(help="edge (the default), head or attention; more than once for several."),
     ] = None,
     method: Annotated[str, typer.Option(help="eap-ig, eap or exact.")] = "eap-ig",
     steps: Annotated[int, typer.Option(help="Of eap-ig.")] = 5,
@@ -130,7 +135,7 @@ def extract(
     [" John"]}, or token ids under clean_ids, corrupted_ids, ...
 
     Given again, an interrupted command goes on. On several GPUs: torchrun
-    --nproc-per-node 8 -m wirescope.cli extract ...
+    --nproc-per-node 8 -m wirescope.cli -- extract --model ...
 
     Example: wirescope extract --model gpt2 --task ioi --store circuits
     """
@@ -156,6 +161,35 @@ def extract(
         seed=seed,
         device=device,
         dtype=dtype,
+    )
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A TransformerLens state dict of a GPT-2: .pt, .safetensors")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Keep so many tokens; the others are padding.")
+    ] = None,
+    gated: Annotated[
+        bool, typer.Option("--gated", help="Its attention is gated: a pair counts if its logit is above 0.")
+    ] = False,
+    base: Annotated[str | None, typer.Option(help="The dense model that a gated one came from.")] = None,
+) -> None:
+    """Turn a TransformerLens state dict into a GPT-2 folder.
+
+    The folder is for extract --model, and for transformers. A tokenizer is
+    not part of it: copy one into it, or give prompts as token ids.
+
+    Example: wirescope convert sparse.pt --out sparse-gpt2 --gated
+    --vocabulary 50257 --base gpt2
+    """
+    with needing_torch("Converting a model"):
+        from ..extract import convert_state_dict
+    config = convert_state_dict(file, out, vocabulary=vocabulary, gated=gated, base=base)
+    say(
+        f"'{out}': a {'gated ' if gated else ''}GPT-2 of {config.n_layer} layers x {config.n_head} heads, "
+        f"{config.vocab_size:,} tokens."
     )
 
 
@@ -246,6 +280,7 @@ def top(
 
     Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
     """
+    from ..graphs import one_of
     from ..queries import Choice, units
 
     catalog, connection = _open(store)
@@ -327,6 +362,7 @@ def export(
     Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
     --to graphml -o ioi.graphml
     """
+    from ..graphs import one_of
     from ..queries import Choice, choose
 
     one_of("format", to, EXPORTS)
@@ -383,12 +419,8 @@ def _open(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
 
 
 def _read_pt(file: Path) -> "PublishedCircuit":
-    from ..graphs import InputError
-
-    try:
+    with needing_torch(f"Reading '{file}'"):
         from ..extract import read_pt
-    except ImportError as error:
-        raise InputError(f"Reading '{file}' needs torch: pip install 'wirescope[extract]'.") from error
     return read_pt(file)
 
 

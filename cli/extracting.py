@@ -1,13 +1,13 @@
 """Extraction on the command line: its progress bar, its messages, and being stopped."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..graphs import InputError
-from .output import say
+from .output import needing_torch, say
 
 if TYPE_CHECKING:
     from ..extract import Outcome
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> None:
     """Extract, and say what happens."""
-    try:
+    with needing_torch("Extraction"):
         from ..extract import ExtractionError, Settings, extract
-    except ImportError as error:
-        raise InputError("Extraction needs torch: pip install 'wirescope[extract]'.") from error
     bar = _Bar()
     try:
         with bar:
@@ -35,14 +33,16 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
 
 def _conclude(outcome: "Outcome", store: Path) -> None:
     if outcome.fresh:
-        say(f"Run '{outcome.run}' in '{store}'. Next: wirescope top --store {store} --run {outcome.run} --k 20")
+        say(
+            f"Run '{outcome.run}' in '{store}'. Next: wirescope top --store {store} --run {outcome.run} --k 20"
+        )
     else:
         say(f"Run '{outcome.run}' is in '{store}' already, from the same call; nothing was written.")
     if outcome.undefined:
         shown = ", ".join(map(str, outcome.undefined[:10])) + (", ..." if len(outcome.undefined) > 10 else "")
         say(
             f"wirescope: the metric is the same clean and corrupted for {len(outcome.undefined)} of "
-            f"{outcome.prompts} prompts ({shown}): there is no effect to explain, and their explained effect is undefined."
+            f"{outcome.prompts} prompts ({shown}): there is no effect to explain, their explained effect is undefined."
         )
 
 
@@ -52,8 +52,6 @@ class _Bar:
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        import os
 
         self.leads = os.environ.get("RANK", "0") == "0"
         shown = self.leads and sys.stderr is not None and sys.stderr.isatty()
@@ -94,4 +92,7 @@ class _Bar:
 
     def note(self, message: str) -> None:
         """Say something above the bar."""
-        self._progress.console.print(message, markup=False, highlight=False)
+        if self._progress.disable:
+            say(message)
+        else:
+            self._progress.console.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -4,6 +4,8 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,15 +80,17 @@ def say(message: str) -> None:
         sys.stderr.write(message + "\n")
 
 
-def one_of(what: str, value: str, known: tuple[str, ...]) -> str:
-    """A word that the user chose from a few."""
-    from ..graphs import InputError, did_you_mean
+@contextmanager
+def needing_torch(what: str) -> Iterator[None]:
+    """Around an import: say what to install where torch is not."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from ..graphs import InputError
 
-    if value not in known:
-        raise InputError(
-            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
-        )
-    return value
+        if error.name not in ("torch", "transformers"):
+            raise
+        raise InputError(f"{what} needs torch: pip install 'wirescope[extract]'.") from error
 
 
 def _text(rows: "pa.Table") -> str:

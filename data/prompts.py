@@ -46,6 +46,10 @@ class Prompt:
     text: TextPair | None = None
 
 
+Encode = Callable[[str], list[int]]
+"""A whole prompt as token ids."""
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """What a model can read: prompts are made for it, and checked against it."""
@@ -53,8 +57,8 @@ class Vocabulary:
     size: int
     context: int
     """The longest prompt, in tokens."""
-    encode: Callable[[str], list[int]] | None
-    """A whole prompt as token ids; None where there is no tokenizer, and prompts must be token ids."""
+    encode: Encode | None
+    """None where there is no tokenizer, and prompts must be token ids."""
     name: Callable[[int], str] = str
     """A token, readable."""
 
@@ -62,12 +66,14 @@ class Vocabulary:
 def read_pairs(file: Path | str, limit: int | None = None) -> list[TextPair | Prompt]:
     """Read pairs from a file of JSON lines; what is not a pair is an error with the number of its line."""
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}' with prompts.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{file}' cannot be read as prompts: {error}.") from error
-    pairs = [_pair(line, f"line {number} of '{file}'") for number, line in enumerate(lines, 1) if line.strip()]
+    pairs = [
+        _pair(line, f"line {number} of '{file}'") for number, line in enumerate(lines, 1) if line.strip()
+    ]
     if not pairs:
         raise InputError(f"'{file}' has no prompts: it needs a JSON object a line, such as {_EXAMPLE}")
     return pairs[:limit]
@@ -97,7 +103,9 @@ def encode_pair(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
         with_answer = encode(pair.clean + text)
         if with_answer[: len(clean)] == clean and len(with_answer) == len(clean) + 1:
             return with_answer[-1]
-        same = next((i for i, (a, b) in enumerate(zip(clean, with_answer, strict=False)) if a != b), len(clean))
+        same = next(
+            (i for i, (a, b) in enumerate(zip(clean, with_answer, strict=False)) if a != b), len(clean)
+        )
         tokens = [vocabulary.name(token) for token in with_answer[same:]]
         raise InputError(
             f"{where} has an answer that is not one token after the prompt: {text!r} makes its end {tokens}; "
@@ -140,10 +148,11 @@ def _pair(line: str, where: str) -> TextPair | Prompt:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where[0].upper()}{where[1:]} is not JSON: {error}.") from error
     if isinstance(record, dict) and record.keys() >= set(_IDS):
-        return Prompt(**{key: _ids(record[key], key, where) for key in _IDS})
+        clean, corrupted, correct, wrong = (_ids(record[key], key, where) for key in _IDS)
+        return Prompt(clean_ids=clean, corrupted_ids=corrupted, correct_ids=correct, wrong_ids=wrong)
     if isinstance(record, dict) and record.keys() >= set(_TEXT):
         for key in ("clean", "corrupted"):
-            if not isinstance(record[key], str):
+            if not _is_text(record[key]):
                 raise InputError(f"'{key}' in {where} is {record[key]!r}: it must be a text.")
         return TextPair(
             record["clean"],
@@ -164,9 +173,14 @@ def _ids(value: Any, key: str, where: str) -> tuple[int, ...]:
 
 def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
     value = [value] if isinstance(value, str) else value
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+    if not isinstance(value, list) or not value or not all(_is_text(item) and item for item in value):
         raise InputError(f"'{key}' in {where} is {value!r}: it must be a list of answers.")
     return tuple(value)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string that can be written: JSON can name half a character, which no text has."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _check(prompt: Prompt, vocabulary: Vocabulary, where: str) -> None:

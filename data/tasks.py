@@ -7,27 +7,32 @@ one token, clean and corrupted prompts of the same length. Where a tokenizer can
 
     When Mary and John went to the store, John gave a drink to       -> " Mary", not " John"
 
-The corrupted prompt has three other names, all different, in the places of Mary, John and John: it is as long and says nothing
-about whom the answer could be.
+The corrupted prompt has three other names, all different, in the places of Mary, John and John: it is as long, and says
+nothing about whom the answer could be.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from ..graphs import InputError, did_you_mean
-from .prompts import Prompt, TextPair, Vocabulary, encode_pairs
+from .prompts import Encode, Prompt, TextPair, Vocabulary, encode_pairs
 
-_NAMES = (
-    "Aaron Adam Alan Alex Alice Amy Anderson Andre Andrew Andy Anna Anthony Arthur Austin Blake Brandon Brian Carter "
-    "Charles Charlie Christian Christopher Clark Cole Collins Connor Crew Crystal Daniel David Dean Edward Elizabeth "
-    "Emily Eric Eva Ford Frank George Georgia Graham Grant Henry Ian Jack Jacob Jake James Jamie Jane Jason Jay "
-    "Jennifer Jeremy Jessica John Jonathan Jordan Joseph Joshua Justin Kate Kelly Kevin Kyle Laura Leon Lewis Lisa "
-    "Louis Luke Madison Marco Marcus Maria Mark Martin Mary Matthew Max Michael Michelle Morgan Patrick Paul Peter "
-    "Prince Rachel Richard River Robert Roman Rose Ruby Russell Ryan Samuel Sarah Scott Sean Simon Stephen Steven "
-    "Sullivan Taylor Thomas Tom Tyler Victoria Warren William"
-).split()
-_PLACES = "store garden restaurant school hospital office house station park library beach market".split()
-_OBJECTS = "ring kiss bone basketball computer necklace drink snack book letter flower ball".split()
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_NAMES = _words("""
+Aaron Adam Alan Alex Alice Amy Anderson Andre Andrew Andy Anna Anthony Arthur Austin Blake Brandon Brian Carter Charles
+Charlie Christian Christopher Clark Cole Collins Connor Crew Crystal Daniel David Dean Edward Elizabeth Emily Eric Eva
+Ford Frank George Georgia Graham Grant Henry Ian Jack Jacob Jake James Jamie Jane Jason Jay Jennifer Jeremy Jessica John
+Jonathan Jordan Joseph Joshua Justin Kate Kelly Kevin Kyle Laura Leon Lewis Lisa Louis Luke Madison Marco Marcus Maria
+Mark Martin Mary Matthew Max Michael Michelle Morgan Patrick Paul Peter Prince Rachel Richard River Robert Roman Rose
+Ruby Russell Ryan Samuel Sarah Scott Sean Simon Stephen Steven Sullivan Taylor Thomas Tom Tyler Victoria Warren William
+""")
+_PLACES = _words("store garden restaurant school hospital office house station park library beach market")
+_OBJECTS = _words("ring kiss bone basketball computer necklace drink snack book letter flower ball")
 _IOI = (
     "Then, {a} and {b} went to the {place}. {c} gave a {thing} to",
     "When {a} and {b} went to the {place}, {c} gave a {thing} to",
@@ -36,6 +41,10 @@ _IOI = (
     "While {a} and {b} were working at the {place}, {c} decided to give a {thing} to",
     "Friends {a} and {b} found a {thing} at the {place}. {c} gave the {thing} to",
 )
+
+
+_STALE = 2_000
+"""After so many draws without a new prompt there are taken to be no others."""
 
 
 def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> list[Prompt]:
@@ -51,19 +60,21 @@ def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> l
             "prompts as token ids with --prompts."
         )
     pairs: dict[TextPair, None] = {}
-    drawn = 0
-    for pair in TASKS[name](random.Random(seed), vocabulary):  # noqa: S311: nothing secret
+    stale = 0
+    for pair in TASKS[name](random.Random(seed), vocabulary.encode):  # noqa: S311
+        stale = stale + 1 if pair in pairs else 0
         pairs[pair] = None
-        drawn += 1
         if len(pairs) == count:
             return encode_pairs(list(pairs), vocabulary)
-        if drawn > 20 * count:
+        if stale == _STALE:
             break
-    raise InputError(f"The task '{name}' has only about {len(pairs)} different prompts for this tokenizer, not {count}.")
+    raise InputError(
+        f"The task '{name}' has only about {len(pairs)} different prompts for this tokenizer, not {count}."
+    )
 
 
-def _ioi(rng: random.Random, vocabulary: Vocabulary) -> Iterator[TextPair]:
-    names = _single_tokens(_NAMES, "When", vocabulary)
+def _ioi(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
+    names = _single_tokens(_NAMES, "When", encode)
     if len(names) < 5:
         raise InputError(
             f"The task 'ioi' needs five names that are one token each; this tokenizer has {len(names)} of its "
@@ -81,17 +92,16 @@ def _ioi(rng: random.Random, vocabulary: Vocabulary) -> Iterator[TextPair]:
         yield TextPair(clean, corrupted, (f" {a}",), (f" {b}",))
 
 
-def _single_tokens(words: list[str], before: str, vocabulary: Vocabulary) -> list[str]:
+def _single_tokens(words: Sequence[str], before: str, encode: Encode) -> list[str]:
     """The words that are one token after another word."""
-    encode = vocabulary.encode
-    assert encode is not None
     start = encode(before)
-    found = []
+    tokens = {}
     for word in words:
         ids = encode(f"{before} {word}")
         if ids[:-1] == start:
-            found.append(word)
-    return found
+            tokens[word] = ids[-1]
+    shared = Counter(tokens.values())  # a token that several words have says that they are not known
+    return [word for word, token in tokens.items() if shared[token] == 1]
 
 
-TASKS: dict[str, Callable[[random.Random, Vocabulary], Iterator[TextPair]]] = {"ioi": _ioi}
+TASKS: dict[str, Callable[[random.Random, Encode], Iterator[TextPair]]] = {"ioi": _ioi}

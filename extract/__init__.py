@@ -4,6 +4,7 @@ from .extraction import ABLATIONS, LEVELS, METHODS, ExtractionError, Listener, O
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model
 from .published import read_pt
+from .transformer_lens import convert_state_dict
 
 __all__ = [
     "ABLATIONS",
@@ -17,6 +18,7 @@ __all__ = [
     "Model",
     "Outcome",
     "Settings",
+    "convert_state_dict",
     "extract",
     "find_device",
     "load_model",

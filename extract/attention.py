@@ -5,7 +5,8 @@
 It is registered with transformers under the name `NAME`. Differences from transformers' own: it keeps what the
 tape asks for, it takes keys and values of the positions before the first one from the tape, and it expects as many
 key/value heads as heads (`Taps` repeats shared ones before the rotary embedding, so that each head's own copy can
-be told apart). A *gated* model has ``gate_bias`` [layer][head] in its config: ``g_ij = (q_i.k_j * scaling + bias > 0)``.
+be told apart). A *gated* model has ``gate_bias`` [layer][head] in its config, and g is whether the logit
+``q_i.k_j * scaling + bias`` is above 0.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001: causal masks are made here
+    attention_mask: Tensor | None,  # noqa: ARG001 - causal masks are made here
     *,
     scaling: float,
     sliding_window: int | None = None,

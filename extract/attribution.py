@@ -29,7 +29,7 @@ from ..graphs import Wiring
 from .edges import Deltas, EdgeScorer, Reader, Slope, at_rows
 from .metrics import Metric
 from .parts import Parts
-from .taps import Tape, Taps
+from .taps import AttentionKept, Tape, Taps
 
 INTEGRATION_RULE = "inputs at corrupted + (k/m)(clean - corrupted), k = 0..m-1"
 _WORTH_SHARING = 0.25
@@ -115,7 +115,8 @@ class Batch:
 
     def rows(self, begin: int, start: int) -> tuple[Tensor, list[slice]]:
         """The real positions from `begin` on, as rows of a pass that starts at `start`, and which are whose."""
-        rows, spans = [], []
+        rows: list[int] = []
+        spans = []
         for prompt, length in enumerate(self.lengths):
             spans.append(slice(len(rows), len(rows) + length - begin))
             offset = prompt * (self.longest - start) - start
@@ -151,12 +152,14 @@ class Attributor:
         if same >= max(1, _WORTH_SHARING * batch.longest):
             start, prefix = same, self._taps.run(batch.clean[:, :same], Tape(kept_keys={})).kept_keys
         rows, spans = batch.rows(same, start)
-        slopes = _Slopes(self._edges.readers if self._edges else [], self._parts, rows, at_z=set(self._levels) != {"edge"})
+        slopes = _Slopes(
+            self._edges.readers if self._edges else [], self._parts, rows, at_z=set(self._levels) != {"edge"}
+        )
         integrated = self._steps is not None
         last = batch.last(start)
 
         def run(ids: Tensor, *, gradients: bool, between: Tensor | None = None) -> Tape:
-            kept = {} if "attention" in self._levels and between is None else None
+            kept: AttentionKept | None = {} if "attention" in self._levels and between is None else None
             tape = Tape(prefix=prefix, last=last, start=between, gradients=gradients, attention=kept)
             return self._taps.run(ids[:, start:], tape)
 
@@ -180,9 +183,7 @@ class Attributor:
             metric_clean=to_array(metric_clean),
             metric_corrupted=to_array(metric_corrupted),
             edge=to_array(self._edges(deltas, slopes.at_readers, spans)) if self._edges else None,
-            head=to_array(_head_scores(deltas, slopes.at_z, rows, spans))
-            if "head" in self._levels
-            else None,
+            head=to_array(_head_scores(deltas, slopes.at_z, rows, spans)) if "head" in self._levels else None,
             attention=_attention_scores(batch, clean, corrupted, slopes.at_z, zero=self._ablation == "zero")
             if "attention" in self._levels
             else None,
@@ -210,7 +211,9 @@ def find_deltas(
             for each in zip(clean.z, corrupted.z, means.z if means else none, strict=True)
         ],
         # the last layer's has one position, which any row may take: only the last one has a gradient
-        mlp=[delta(*each) for each in zip(clean.mlp, corrupted.mlp, means.mlp if means else none, strict=True)],
+        mlp=[
+            delta(*each) for each in zip(clean.mlp, corrupted.mlp, means.mlp if means else none, strict=True)
+        ],
     )
 
 
@@ -242,10 +245,8 @@ class _Slopes:
         tape.z = [z.detach() for z in tape.z]
 
 
-def _head_scores(
-    deltas: Deltas, at_z: Sequence[Tensor], rows: Tensor, spans: Sequence[slice]
-) -> Tensor:
-    """[prompt, layer * head]"""
+def _head_scores(deltas: Deltas, at_z: Sequence[Tensor], rows: Tensor, spans: Sequence[slice]) -> Tensor:
+    """Scores [prompt, layer * head]."""
     by_row = torch.cat(
         [(delta * at_rows(slope, rows)).sum(-1) for delta, slope in zip(deltas.z, at_z, strict=True)], dim=1
     )
@@ -264,9 +265,9 @@ def _attention_scores(
             instead, instead_gate, instead_value = attention_of(corrupted, layer)
             score += instead * instead_gate * (slope @ instead_value.transpose(-1, -2))
         layers.append([to_array(x) for x in (pattern, gate, score)])
-    weight, gate, score = (np.stack(x, axis=1) for x in zip(*layers, strict=True))  # [prompt, layer, head, i, j]
+    found = [np.stack(x, axis=1) for x in zip(*layers, strict=True)]  # each [prompt, layer, head, query, key]
     return [
-        Attention(*(x[i][:, :, *np.tril_indices(length)] for x in (weight, gate, score)))
+        Attention(*(x[i][:, :, *np.tril_indices(length)] for x in found))
         for i, length in enumerate(batch.lengths)
     ]
 
@@ -274,8 +275,10 @@ def _attention_scores(
 def attention_of(tape: Tape, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pattern and gate [prompt, head, query, key] and values [prompt, head, key, d_head], in float32."""
     assert tape.attention is not None
-    pattern, gate, value = tape.attention[layer]
-    return pattern.float(), torch.ones_like(pattern, dtype=torch.float32) if gate is None else gate.float(), value.float()
+    pattern, gate, value = (None if x is None else x.float() for x in tape.attention[layer])
+    assert pattern is not None
+    assert value is not None
+    return pattern, torch.ones_like(pattern) if gate is None else gate, value
 
 
 def to_array(x: Tensor) -> NDArray[np.float32]:

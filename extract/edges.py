@@ -164,7 +164,9 @@ class EdgeScorer:
         lifted = written.new_empty(1, len(scores), self._parts.d_model)
         _lift(self._parts, reader, slope, slice(None), lifted)
         for prompt, row in rows:
-            _edges_into(reader, scores[prompt])[:, 0] = written[: reader.stage.sources, row] @ lifted[0, prompt]
+            _edges_into(reader, scores[prompt])[:, 0] = (
+                written[: reader.stage.sources, row] @ lifted[0, prompt]
+            )
 
     def _buffer(self, name: str, units: int, chunk: slice, like: Tensor) -> Tensor:
         """[unit, row, d_model], in the same memory every time: fresh pages would cost as much as the products."""
@@ -220,7 +222,9 @@ def _lift(parts: Parts, reader: Reader, slope: Slope, rows: slice, out: Tensor) 
         out.copy_(at[0])
     for letter, read in enumerate(reader.reads):
         weight = read.weight.float()  # [key/value head, d_head, d_model]
-        ours = at[letter].reshape(len(weight), -1, parts.d_head)  # heads that share a weight are more rows of it
+        ours = at[letter].reshape(
+            len(weight), -1, parts.d_head
+        )  # heads that share a weight are more rows of it
         there = (out if merged else out.unflatten(0, (3, -1))[letter]).view(len(weight), -1, parts.d_model)
         if merged and letter:
             there.baddbmm_(ours, weight)

@@ -1,8 +1,8 @@
 """Exact scores: replace one unit's value by its ablated one, run the rest of the model again, see what the metric says.
 
-Nothing is estimated, and it takes a run from the unit's layer on for every unit: for small models, short prompts, and to
-judge the other methods by. Units of one layer run together, as rows of a batch that differ in one place each. A unit that
-ablation does not change at all scores exactly zero and is not run.
+Nothing is estimated, and it takes a run from the unit's layer on for every unit: for small models, short prompts, and
+to judge the other methods by. Units of one layer run together, as rows of a batch that differ in one place each. A unit
+that ablation does not change at all scores exactly zero and is not run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,6 +50,8 @@ class Exact:
         def change(edits: Iterator[tuple[Tensor, Edit]], units: int) -> NDArray[np.float32]:
             scores = metric_clean.new_zeros(units)
             for own, edit in edits:
+                if len(own) == 0:
+                    continue
                 scores[own] = batch.metric(self._taps.rerun(clean, edit)) - metric_clean
             return to_array(scores)
 
@@ -58,7 +60,9 @@ class Exact:
         return Scores(
             metric_clean=to_array(metric_clean),
             metric_corrupted=to_array(batch.metric(corrupted.final)),
-            edge=change(self._edges(deltas, rows), self._wiring.n_edges)[None] if "edge" in self._levels else None,
+            edge=change(self._edges(deltas, rows), self._wiring.n_edges)[None]
+            if "edge" in self._levels
+            else None,
             head=change(self._heads(deltas, rows), shape.layers * shape.heads)[None]
             if "head" in self._levels
             else None,

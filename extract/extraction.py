@@ -1,13 +1,14 @@
 """Extraction: the scores of a model on prompts, for every prompt, into a store.
 
-Prompts are cut into shards, in their order; a shard's size depends on the wiring and the prompts, never on batch size or
-processes. A shard is scored in batches of prompts of similar length and then written, one file a table, `prompts` last: a
-shard whose `prompts` are there is done. So an interrupted run loses one shard at most, and the same call goes on.
+Prompts are cut into shards, in their order; a shard's size depends on the wiring and the prompts, never on batch size
+or processes. A shard is scored in batches of prompts of similar length and then written, one file a table, `prompts`
+last: a shard whose `prompts` are there is done. So an interrupted run loses one shard at most; the same call goes on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from ..data import (
     read_pairs,
     write_run,
 )
-from ..graphs import Inputs, InputError, Shape, Wiring, did_you_mean
+from ..graphs import InputError, Inputs, Shape, Wiring, one_of
 from .attribution import INTEGRATION_RULE, Attention, Attributor, Batch, Means, Scores
 from .exact import Exact
 from .metrics import METRICS
@@ -61,10 +62,10 @@ class Settings:
     def check(self) -> None:
         """Refuse what makes no sense, before anything is loaded."""
         for level in self.levels:
-            _known("level", level, LEVELS)
-        _known("method", self.method, METHODS)
-        _known("metric", self.metric, METRICS)
-        _known("ablation", self.ablation, ABLATIONS)
+            one_of("level", level, LEVELS)
+        one_of("method", self.method, METHODS)
+        one_of("metric", self.metric, METRICS)
+        one_of("ablation", self.ablation, ABLATIONS)
         if not self.levels:
             raise InputError(f"There is no level to score: choose from {', '.join(LEVELS)}.")
         if self.steps < 1:
@@ -95,8 +96,8 @@ class Outcome:
     """Prompts whose metric is the same clean and corrupted: no effect to explain."""
 
 
-class Listener:
-    """Is told how an extraction goes; this one does not care."""
+class Listener(Protocol):
+    """Is told how an extraction goes."""
 
     def begin(self, plan: str, prompts: int, done: int) -> None:
         """The long part begins."""
@@ -108,6 +109,19 @@ class Listener:
         """Something happened that the user should know."""
 
 
+class _Deaf:
+    """Does not listen."""
+
+    def begin(self, plan: str, prompts: int, done: int) -> None: ...
+
+    def advance(self, prompts: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+_DEFAULT, _DEAF = Settings(), _Deaf()
+
+
 def extract(
     *,
     model: str,
@@ -115,16 +129,16 @@ def extract(
     prompts: Path | str | None = None,
     task: str | None = None,
     run: str | None = None,
-    settings: Settings = Settings(),  # noqa: B008: it is frozen
+    settings: Settings = _DEFAULT,
     limit: int | None = None,
     seed: int = 0,
     device: str = "auto",
     dtype: str = "auto",
-    listener: Listener = Listener(),  # noqa: B008: it has no state
+    listener: Listener = _DEAF,
 ) -> Outcome:
     """Score a model on a file of prompts or a task, into a store; go on with it if it was interrupted."""
     settings.check()
-    _known("dtype", dtype, DTYPES)
+    one_of("dtype", dtype, DTYPES)
     if (prompts is None) == (task is None):
         raise InputError("Give either --task NAME or --prompts FILE: what the model is scored on.")
     if limit is not None and limit < 1:
@@ -139,7 +153,14 @@ def extract(
             assert task is not None
             given = make_task(task, loaded.vocabulary, limit or _TASK_PROMPTS, seed)
         name = task or Path(str(prompts)).stem
-        record = _record(loaded, given, run or run_name(model, name), name, seed if task else None, settings)
+        record = _record(
+            loaded,
+            given,
+            run_name(model, name) if run is None else run,
+            name,
+            seed if task else None,
+            settings,
+        )
         return _extract(loaded, given, store, record, settings, workers, listener)
 
 
@@ -150,7 +171,9 @@ def run_name(model: str, task: str) -> str:
     'OLMo-7B-hf-ioi'
     """
     name = f"{Path(model).resolve().name if Path(model).is_dir() else model.split('/')[-1]}-{task}"
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._+@-") else "-" for letter in name)
+    return "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._+@-") else "-" for letter in name
+    )
 
 
 def _extract(
@@ -166,7 +189,9 @@ def _extract(
     shards = _shards(prompts, wiring, settings.levels)
     if workers.rank:
         workers.wait()  # for the first process to open the run
-        fresh = _score_shards(model, prompts, shards, join_run(store, record), wiring, settings, workers, listener)
+        fresh = _score_shards(
+            model, prompts, shards, join_run(store, record), wiring, settings, workers, listener
+        )
         workers.wait()
         return Outcome(record.run, fresh, len(prompts), ())
     with write_run(store, record) as writer:
@@ -215,7 +240,11 @@ class _Scorer:
         self, model: Model, wiring: Wiring, settings: Settings, means: Means | None, listener: Listener
     ) -> None:
         self._model, self._settings, self._listener = model, settings, listener
-        common = {"levels": settings.levels, "ablation": settings.ablation, "means": means}
+        common: dict[str, Any] = {
+            "levels": settings.levels,
+            "ablation": settings.ablation,
+            "means": means,
+        }
         self._exact = Exact(model.taps, wiring, **common) if settings.method == "exact" else None
         steps = settings.steps if settings.method == "eap-ig" else None
         self._first_order = Attributor(model.taps, wiring, steps=steps, **common)
@@ -413,10 +442,3 @@ def _undefined(writer: RunWriter) -> Iterator[int]:
     rows = writer.read("prompts", ["prompt_id", "metric_clean", "metric_corrupted"])
     same = np.asarray(rows["metric_clean"]) == np.asarray(rows["metric_corrupted"])
     yield from np.asarray(rows["prompt_id"])[same].tolist()
-
-
-def _known(what: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(
-            f"'{value}' is not a {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
-        )

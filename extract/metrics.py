@@ -43,13 +43,16 @@ class Metric:
         if self._name == "prob_diff":
             probabilities = self._logits(state).softmax(-1)
             correct, wrong = (
-                (probabilities.gather(-1, ids.expand(len(state), -1)) * real).sum(-1) for ids, real in self._answers
+                (probabilities.gather(-1, ids.expand(len(state), -1)) * real).sum(-1)
+                for ids, real in self._answers
             )
             return correct - wrong
         weight: Tensor = self._unembed.weight  # type: ignore[assignment]
         correct, wrong = (
             # [prompt, answer, d_model] . [prompt, d_model]
-            (weight[ids].float() @ state.float()[..., None])[..., 0].masked_fill(~real, -torch.inf).logsumexp(-1)
+            (weight[ids].float() @ state.float()[..., None])[..., 0]
+            .masked_fill(~real, -torch.inf)
+            .logsumexp(-1)
             for ids, real in self._answers
         )
         return correct - wrong

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
 from ..data import Vocabulary
 from ..graphs import InputError, Shape, did_you_mean
@@ -53,11 +54,10 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
     """
     folder = Path(name)
     _check_folder(name, folder)
-    config = _from_hub(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
     family = _family(name, config.model_type)
-    if sys.stderr is None or not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    model, info = _from_hub(
+    quiet_unless_terminal()
+    model, info = _loaded(
         name,
         lambda: AutoModelForCausalLM.from_pretrained(
             name,
@@ -83,6 +83,7 @@ def tap_model(
     model.set_attn_implementation(NAME)
     model.eval().requires_grad_(False).to(device)
     parts = family.parts(model)
+    _check_gates(name, model.config, parts.shape)
     return Model(
         name=name,
         model_type=model.config.model_type,
@@ -101,14 +102,26 @@ def find_device(name: str = "auto", index: int | None = None) -> torch.device:
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
         found = found or torch.get_default_device()
-        return torch.device(found.type, index) if index is not None and torch.accelerator.is_available() else found
+        return (
+            torch.device(found.type, index)
+            if index is not None and torch.accelerator.is_available()
+            else found
+        )
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"The device '{name}' cannot be used here ({reason}); --device auto takes what is there.") from error
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"The device '{name}' cannot be used here ({reason}); --device auto takes what is there."
+        ) from error
     return device
+
+
+def quiet_unless_terminal() -> None:
+    """Keep transformers' progress bars for terminals."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        disable_progress_bar()
 
 
 def _check_folder(name: str, folder: Path) -> None:
@@ -123,17 +136,27 @@ def _check_folder(name: str, folder: Path) -> None:
         raise InputError(f"The folder '{name}' has no weights: it needs a model.safetensors.")
 
 
-def _from_hub(name: str, get: Callable[[], Any]) -> Any:
+def _loaded(name: str, get: Callable[[], Any]) -> Any:
+    """What transformers loads, without what it says meanwhile; whatever it fails with is a sentence."""
+    loggers = [getLogger(package) for package in ("transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(CRITICAL)
     try:
         return get()
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a broken file can make it fail in any way
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
         if Path(name).is_dir():
-            raise InputError(f"The model in '{name}' cannot be loaded: {reason}") from error
+            raise InputError(f"The model in '{name}' cannot be loaded: {reason}.") from error
         raise InputError(
-            f"The model '{name}' cannot be had from the hub: it does not exist, is gated and needs a login, or there is no "
-            f"network ({reason}). A local folder works as well: --model FOLDER."
+            f"The model '{name}' cannot be had from the hub: it does not exist, is gated and needs a login, or there "
+            f"is no network ({reason}). A local folder works as well: --model FOLDER."
         ) from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _family(name: str, model_type: str) -> ModuleType:
@@ -145,10 +168,19 @@ def _family(name: str, model_type: str) -> ModuleType:
     return FAMILIES[model_type]
 
 
+def _check_gates(name: str, config: Any, shape: Shape) -> None:
+    biases = getattr(config, "gate_bias", None)
+    if biases is not None and [len(row) for row in biases] != [shape.heads] * shape.layers:
+        raise InputError(
+            f"The model '{name}' is gated, but gate_bias in its config does not have one number for each of its "
+            f"{shape.layers} x {shape.heads} heads."
+        )
+
+
 def _tokenizer(name: str, folder: Path) -> Any:
     if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         return None
-    return _from_hub(name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False))
+    return _loaded(name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False))
 
 
 def _vocabulary(parts: Parts, tokenizer: Any) -> Vocabulary:

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from .parts import Norm, Parts, Read
 
+AttentionKept = dict[int, tuple[Tensor, Tensor | None, Tensor]]
+"""By layer: pattern and gate [prompt, head, query, key], values [prompt, head, key, d_head]."""
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -48,8 +51,8 @@ class Tape:
     again: bool = False
     """Whether to keep what it takes to run it again from a layer on."""
     edit: Edit | None = None
-    attention: dict[int, tuple[Tensor, Tensor | None, Tensor]] | None = None
-    """By layer: pattern and gate [prompt, head, query, key], values; kept if this is a dict."""
+    attention: AttentionKept | None = None
+    """Kept if this is a dict."""
     kept_keys: dict[int, tuple[Tensor, Tensor]] | None = None
     """Keys and values by layer, to be another pass's prefix; kept if this is a dict."""
 
@@ -119,7 +122,7 @@ class Taps:
 
     @torch.no_grad()
     def rerun(self, before: Tape, edit: Edit) -> Tensor:
-        """Run a tape's one prompt again from an edit's layer on, with a row for each change: final states [row, d_model]."""
+        """Run a tape's one prompt again from an edit's layer on, a row for each change: final states [row, d_model]."""
         rows = len(edit.delta)
         tape = Tape(edit=edit, last=None if before.last is None else before.last.expand(rows))
         with self._recording(tape):

@@ -1,7 +1,7 @@
 """One process or several: who does which shard, and waiting for each other.
 
-``torchrun`` says in the environment how many processes there are and which one this is. Each does every so many-th shard;
-a shard's numbers do not depend on who does it, so any number of processes write the same files.
+``torchrun`` says in the environment how many processes there are and which one this is. They take the shards in turn; a
+shard's numbers do not depend on who does it, so any number of processes write the same files.
 """
 
 import os

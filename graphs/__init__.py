@@ -14,7 +14,7 @@ from .compare import (
     weighted_jaccard,
 )
 from .convert import from_igraph, from_networkx, gexf, graphml, to_igraph, to_networkx
-from .errors import InputError, StoreError, did_you_mean
+from .errors import InputError, StoreError, did_you_mean, one_of
 from .measures import (
     Communities,
     Cut,
@@ -68,6 +68,7 @@ __all__ = [
     "minimum_cut",
     "node_profile",
     "on_a_path",
+    "one_of",
     "path_count",
     "rank_biased_overlap",
     "ranking",

@@ -1,6 +1,6 @@
 """What can go wrong for the user: two exceptions, and the hint that goes with a mistyped name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -26,3 +26,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(name, list(known), n=1)
     return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def one_of(what: str, value: str, known: Sequence[str]) -> str:
+    """A word that the user chose from a few.
+
+    >>> one_of("level", "edge", ["edge", "head"])
+    'edge'
+    """
+    if value not in known:
+        article = "an" if what[0] in "aeiou" else "a"
+        raise InputError(
+            f"'{value}' is not {article} {what}: choose from {', '.join(known)}.{did_you_mean(value, known)}"
+        )
+    return value

@@ -1,0 +1,320 @@
+"""Extraction into a store: what is in it, and what happens on the way."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from wirescope.data import read_catalog
+from wirescope.extract import ExtractionError, Settings, extract
+from wirescope.extract.attribution import Attributor
+from wirescope.graphs import InputError, Wiring
+
+ROOT = Path(__file__).parents[2]
+MODELS = Path(os.environ.get("WIRESCOPE_MODELS", ROOT.parent / "shared" / "models"))
+LEVELS = ("edge", "head", "attention")
+
+
+class Told:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.plans, self.steps, self.notes, self.done = [], [], [], []
+
+    def begin(self, plan, prompts, done):
+        self.plans.append(plan)
+        self.done.append((prompts, done))
+
+    def advance(self, prompts):
+        self.steps.append(prompts)
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """A hundred prompts of several lengths for the tiny model, as token ids."""
+    rng = random.Random(1)
+    path = tmp_path_factory.mktemp("prompts") / "many.jsonl"
+    lines = []
+    for _ in range(100):
+        length = rng.randint(5, 12)
+        clean = [rng.randrange(97) for _ in range(length)]
+        corrupted = [token if rng.random() < 0.5 else rng.randrange(97) for token in clean]
+        correct, wrong = rng.sample(range(97), 2)
+        lines.append(
+            {"clean_ids": clean, "corrupted_ids": corrupted, "correct_ids": [correct], "wrong_ids": [wrong]}
+        )
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return path
+
+
+def run(tiny, store, **options):
+    options = {"prompts": tiny / "prompts.jsonl", "settings": Settings(levels=LEVELS)} | options
+    return extract(model=str(tiny / "model"), store=store, run="tiny", **options)
+
+
+def parts(store) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(store)): file.read_bytes() for file in sorted(Path(store).glob("*/*/*.parquet"))
+    }
+
+
+def column(store, table, name) -> np.ndarray:
+    files = sorted(Path(store).glob(f"{table}/run=*/*.parquet"))
+    return np.concatenate([pq.read_table(file)[name].to_numpy() for file in files])
+
+
+def test_every_unit_of_every_prompt_is_in_the_store(tiny, tmp_path):
+    told = Told()
+    outcome = run(tiny, tmp_path / "s", listener=told)
+    catalog = read_catalog(tmp_path / "s")
+    record = catalog.run("tiny")
+    assert (outcome.fresh, outcome.prompts, outcome.undefined) == (6, 6, ())
+    assert (record.method, record.steps, record.metric, record.ablation) == (
+        "eap-ig",
+        5,
+        "logit_diff",
+        "corrupt",
+    )
+    assert record.integration_rule == "inputs at corrupted + (k/m)(clean - corrupted), k = 0..m-1"
+    assert (record.dtype, record.task, record.prompts) == ("float32", "prompts", 6)
+    assert record.versions.keys() >= {"torch", "transformers", "wirescope"}
+    assert np.array_equal(column(tmp_path / "s", "edge_scores", "edge_id"), np.tile(np.arange(262), 6))
+    wiring = Wiring(record.shape)
+    heads = np.flatnonzero(wiring.is_kind("head"))
+    assert np.array_equal(column(tmp_path / "s", "head_scores", "node_id"), np.tile(heads, 6))
+    query, key = (column(tmp_path / "s", "attention_scores", name) for name in ("query", "key"))
+    assert len(query) == 6 * 12 * 55
+    assert (key <= query).all()
+    reference = json.loads((tiny / "reference.json").read_text())["eap-ig-5"]
+    mean = column(tmp_path / "s", "edge_scores", "score").reshape(6, 262).mean(0)
+    expected = np.array([reference[name] for name in wiring.edge_names().to_pylist()])
+    np.testing.assert_allclose(mean, expected, atol=1e-4 * np.abs(expected).max())
+    assert told.steps == [6]
+    for fact in (
+        "gpt2",
+        "3 layers x 4 heads",
+        "262 edges",
+        "float32",
+        "6 prompts of 10 tokens",
+        "MB on disk",
+    ):
+        assert fact in told.plans[0]
+
+
+def test_attention_scores_add_up_to_head_scores(tiny, tmp_path):
+    """A head's z is the sum of its messages, so the first-order scores of these sum to the head's."""
+    run(tiny, tmp_path / "s")
+    table = pq.read_table(next((tmp_path / "s").glob("attention_scores/run=*/*.parquet")))
+    scores = table["score"].to_numpy().reshape(6, 12, 55).sum(-1)
+    heads = column(tmp_path / "s", "head_scores", "score").reshape(6, 12)
+    np.testing.assert_allclose(scores, heads, atol=1e-5)
+
+
+def test_commands_answer_from_an_extracted_store(tiny, tmp_path, cli):
+    store = tmp_path / "s"
+    result = cli("extract", "--model", tiny / "model", "--prompts", tiny / "prompts.jsonl", "--store", store)
+    assert result.status == 0
+    assert result.out == ""
+    assert "3 layers x 4 heads, 262 edges" in result.err
+    assert f"wirescope top --store {store} --run model-prompts --k 20" in result.err
+    top = cli("top", "--store", store, "--run", "model-prompts", "--k", 40, "--format", "json")
+    assert top.status == 0
+    assert json.loads(top.out)["kept"] > 10
+    count = cli("sql", "-s", store, "select count(*) as n from edge_scores", "-f", "csv")
+    assert count.out == "n\n1572\n"
+    again = cli("extract", "--model", tiny / "model", "--prompts", tiny / "prompts.jsonl", "--store", store)
+    assert again.status == 0
+    assert "nothing was written" in again.err
+
+
+def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
+    """Three shards are finished, one is torn out; the same call does that one and gives the same bytes."""
+    settings = Settings(levels=("edge", "head"), method="eap")
+    first = run(tiny, tmp_path / "s", prompts=many, settings=settings)
+    assert first.fresh == 100
+    whole = parts(tmp_path / "s")
+    assert len([name for name in whole if name.startswith("edge_scores")]) == 4
+    for table in ("prompts", "head_scores"):
+        (tmp_path / "s" / table / "run=tiny" / "part-00002.parquet").unlink()
+    told = Told()
+    second = run(tiny, tmp_path / "s", prompts=many, settings=settings, listener=told)
+    assert second.fresh == 32
+    assert told.done == [(100, 68)]
+    assert parts(tmp_path / "s") == whole
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32])
+def test_the_batch_size_changes_no_score(tiny, many, tmp_path, batch):
+    results = []
+    for name, size in (("default", None), ("other", batch)):
+        run(tiny, tmp_path / name, prompts=many, settings=Settings(levels=("edge", "head"), batch_size=size))
+        results.append([column(tmp_path / name, table, "score") for table in ("edge_scores", "head_scores")])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_out_of_memory_halves_the_batch_and_goes_on(tiny, many, tmp_path, monkeypatch):
+    score = Attributor.__call__
+    sizes = []
+
+    def short_of_memory(self, batch):
+        sizes.append(len(batch))
+        if len(batch) > 5:
+            raise torch.OutOfMemoryError("out of memory")
+        return score(self, batch)
+
+    monkeypatch.setattr(Attributor, "__call__", short_of_memory)
+    told = Told()
+    settings = Settings(method="eap")
+    assert run(tiny, tmp_path / "s", prompts=many, limit=10, settings=settings, listener=told).fresh == 10
+    assert sizes == [10, 8, 4, 4, 2]
+    assert told.notes == [
+        "Out of memory: going on with 8 prompts at a time (--batch-size 8).",
+        "Out of memory: going on with 4 prompts at a time (--batch-size 4).",
+    ]
+    monkeypatch.undo()
+    run(tiny, tmp_path / "plain", prompts=many, limit=10, settings=settings)
+    ours, theirs = (column(tmp_path / name, "edge_scores", "score") for name in ("s", "plain"))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_out_of_memory_for_one_prompt_says_what_to_try(tiny, tmp_path, monkeypatch, cli):
+    def no_memory(self, batch):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(Attributor, "__call__", no_memory)
+    with pytest.raises(
+        ExtractionError, match=r"not enough memory .* one prompt of 10 tokens: try --dtype bfloat16"
+    ):
+        run(tiny, tmp_path / "s")
+    result = cli("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl", "-s", tmp_path / "t")
+    assert result.status == 1
+    assert "the same command goes on" in result.err
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, tmp_path, monkeypatch):
+    def broken(self, batch):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Attributor, "__call__", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run(tiny, tmp_path / "s")
+
+
+def test_another_call_does_not_touch_a_run(tiny, tmp_path):
+    run(tiny, tmp_path / "s")
+    before = parts(tmp_path / "s")
+    with pytest.raises(InputError, match=r"not the same: .*metric"):
+        run(tiny, tmp_path / "s", settings=Settings(levels=LEVELS, metric="prob_diff"))
+    assert parts(tmp_path / "s") == before
+
+
+def test_a_progress_bar_is_for_terminals_only(tiny, tmp_path, cli):
+    command = ("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl")
+    assert len(cli(*command, "-s", tmp_path / "s").err.splitlines()) == 2
+
+
+def command(tiny, prompts, store, *options) -> list[str]:
+    return [
+        "-m",
+        "wirescope.cli",
+        "--",  # or torchrun would take --run for one of its own
+        "extract",
+        *("--model", str(tiny / "model"), "--prompts", str(prompts), "--store", str(store), "--run", "tiny"),
+        *options,
+    ]
+
+
+@pytest.mark.slow
+def test_interrupted_it_says_how_to_go_on_and_then_does(tiny, many, tmp_path):
+    options = ("--batch-size", "1", "--level", "head", "--level", "edge")
+    going = subprocess.Popen(
+        [sys.executable, *command(tiny, many, tmp_path / "s", *options)], stderr=subprocess.PIPE, text=True
+    )
+    first = tmp_path / "s" / "prompts" / "run=tiny" / "part-00000.parquet"
+    deadline = time.monotonic() + 120
+    while not first.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    going.send_signal(signal.SIGINT)
+    _, said = going.communicate(timeout=60)
+    assert going.returncode == 1
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert read_catalog(tmp_path / "s").unfinished == ("tiny",)
+    done = len(list(first.parent.glob("*.parquet")))
+    assert 1 <= done < 4
+    whole = subprocess.run(
+        [sys.executable, *command(tiny, many, tmp_path / "s", *options)],
+        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert f"{32 * done} of 100 prompts are done already" in whole.stderr
+    subprocess.run([sys.executable, *command(tiny, many, tmp_path / "undisturbed", *options)], check=True)
+    assert parts(tmp_path / "s") == parts(tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_bytes_as_one(tiny, many, tmp_path):
+    options = ("--ablation", "mean", "--level", "edge", "--level", "head", "--batch-size", "8")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, *command(tiny, many, tmp_path / "one", *options)],
+        env=environment,
+        check=True,
+        stderr=subprocess.PIPE,
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    both = subprocess.run(
+        [*torchrun, *command(tiny, many, tmp_path / "two", *options)],
+        env=environment,
+        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert both.stderr.count("by 2 processes") == 1
+    assert parts(tmp_path / "one") == parts(tmp_path / "two")
+    one, two = (json.loads((tmp_path / s / "runs/run=tiny/run.json").read_text()) for s in ("one", "two"))
+    fate = ("started", "finished")
+    assert {k: v for k, v in one.items() if k not in fate} == {k: v for k, v in two.items() if k not in fate}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (MODELS / "stories15M").is_dir(), reason="the model is not there")
+def test_on_a_real_model_the_top_edges_are_those_of_exact(tmp_path, record_property):
+    stores = []
+    for method in ("eap-ig", "exact"):
+        extract(
+            model=str(MODELS / "stories15M"),
+            task="ioi",
+            limit=16,
+            store=tmp_path / method,
+            settings=Settings(method=method),
+        )
+        stores.append(column(tmp_path / method, "edge_scores", "score").reshape(16, -1).mean(0))
+    estimated, exact = stores
+    top = np.argsort(-np.abs(exact))[:50]
+    ranks = [np.argsort(np.argsort(x[top])) for x in (estimated, exact)]
+    spearman = np.corrcoef(*ranks)[0, 1]
+    record_property("spearman", spearman)
+    print(f"Spearman over the top 50 edges: {spearman:.3f}")  # noqa: T201
+    assert spearman > 0.6
+    assert (np.sign(estimated[top]) == np.sign(exact[top])).mean() > 0.75
+
+
+def test_a_store_can_be_copied_elsewhere(tiny, tmp_path):
+    run(tiny, tmp_path / "s")
+    shutil.copytree(tmp_path / "s", tmp_path / "elsewhere")
+    assert read_catalog(tmp_path / "elsewhere").run("tiny").prompts == 6
