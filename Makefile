@@ -23,8 +23,9 @@ lint: $(VENV)/dev.stamp  ## ruff and mypy alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/use.stamp  ## the benchmark tables (nothing is asserted about time)
+bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about time)
 	$(BIN)/python bench/store.py
+	$(BIN)/python bench/extract.py
 
 clean:  ## remove the environment and everything made
 	rm -rf $(VENV) build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -7,15 +7,13 @@ turns in this very run, the best of several rounds each.
 """
 
 import argparse
-import resource
 import tempfile
-import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from timing import heading, in_turns, peak, row
 from wirescope.data import TABLES, Run, read_catalog, write_run
 from wirescope.graphs import Circuit, Shape, Wiring, to_igraph, top_k
 from wirescope.queries import ask, open_store, select
@@ -124,30 +122,6 @@ def write_store(store: Path, wiring: Wiring, scores: np.ndarray) -> None:
                 "score": block.ravel(),
             }
             writer.write("edge_scores", pa.table(rows), shard)
-
-
-def in_turns(jobs: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The best time of each job, the jobs taking turns."""
-    best = [float("inf")] * len(jobs)
-    for _ in range(rounds):
-        for i, job in enumerate(jobs):
-            start = time.perf_counter()
-            job()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
-
-
-def peak() -> float:
-    """The largest memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def heading(text: str) -> None:
-    print(f"\n{text}")
-
-
-def row(name: str, value: str, note: str) -> None:
-    print(f"  {name:<28}{value:>12}   {note}")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Batch:
     def shared_prefix(self) -> int:
         """How many positions all prompts have in common with their corrupted twins, the last one never among them."""
         same = (self.clean == self.corrupted).long().cumprod(1).sum(1)
-        return min(int(n) for n in torch.minimum(same, torch.tensor(self.lengths, device=self.device) - 1))
+        return int(torch.minimum(same, self.last()).min())
 
     def last(self, first: int = 0) -> Tensor:
         """The last real position of each prompt, counted from `first`."""

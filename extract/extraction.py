@@ -247,7 +247,7 @@ class _Scorer:
         }
         self._exact = Exact(model.taps, wiring, **common) if settings.method == "exact" else None
         steps = settings.steps if settings.method == "eap-ig" else None
-        self._first_order = Attributor(model.taps, wiring, steps=steps, **common)
+        self._first_order = None if self._exact else Attributor(model.taps, wiring, steps=steps, **common)
         self._size = settings.batch_size or (64 if self._exact else 16)
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Scores]:

@@ -58,7 +58,7 @@ class Metric:
         return correct - wrong
 
     def _logits(self, state: Tensor) -> Tensor:
-        return self._unembed(state).float()  # type: ignore[no-any-return]
+        return self._unembed(state).float()
 
 
 def _padded(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -97,17 +97,38 @@ except SystemExit as exit_:
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_its_table():
-    command = [sys.executable, ROOT / "bench" / "store.py", "--prompts", "20", "--rounds", "1"]
+@pytest.mark.parametrize(
+    ("script", "options", "rows"),
+    [
+        (
+            "store.py",
+            ("--prompts", "20", "--rounds", "1"),
+            (
+                "bytes a score",
+                "write",
+                "top 1000 edges",
+                "mean |score| an edge",
+                "wiring",
+                "igraph of all edges",
+            ),
+        ),
+        (
+            "extract.py",
+            ("--shapes", "small", "--layers", "1", "--rounds", "1"),
+            (
+                "eap, memory",
+                "bare passes, 1 thread",
+                "eap, 1 thread",
+                "eap-ig, 5 steps",
+                "half a common prefix",
+            ),
+        ),
+    ],
+)
+def test_the_benchmarks_print_their_tables(script, options, rows):
+    command = [sys.executable, ROOT / "bench" / script, *options]
     table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    for row in (
-        "bytes a score",
-        "write",
-        "top 1000 edges",
-        "mean |score| an edge",
-        "wiring",
-        "igraph of all edges",
-    ):
+    for row in rows:
         assert row in table
 
 

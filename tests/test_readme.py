@@ -16,7 +16,8 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOT
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Where a reader stands after cloning."""
-    (tmp_path / "data").symlink_to(ROOT / "data")
+    for name in ("data", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
@@ -41,7 +42,7 @@ def test_the_commands_print_what_the_readme_says(folder):
             if after == "":
                 assert printed == expected
                 checked += 1
-    assert checked == 5
+    assert checked == 6
 
 
 def test_the_python_prints_what_the_readme_says(folder):

@@ -327,7 +327,9 @@ def test_the_help_of_sql_says_what_every_question_needs(cli, monkeypatch):
     assert needs == {name: parameters(name) for name in QUESTIONS if not name.startswith("run_")}
 
 
-@pytest.mark.parametrize("command", ["", "demo", "import", "sql", "top", "stats", "export", "runs"])
+@pytest.mark.parametrize(
+    "command", ["", "demo", "extract", "convert", "import", "sql", "top", "stats", "export", "runs"]
+)
 def test_help_reads_well_at_80_columns(cli, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
@@ -336,3 +338,12 @@ def test_help_reads_well_at_80_columns(cli, command, monkeypatch):
     assert max(map(len, result.out.splitlines())) <= 80
     assert "Example: wirescope" in " ".join(result.out.split()) or not command
     assert str(Path.cwd()) not in result.out
+
+
+def test_extract_is_installed_under_its_own_name():
+    program = Path(sys.executable).parent / "extract"
+    said = subprocess.run(
+        [program, "--level", "hed", "--model", "x", "--store", "s"], capture_output=True, text=True
+    )
+    assert said.returncode == 2
+    assert "'hed' is not a level: choose from edge, head, attention. Did you mean 'head'?" in said.stderr
