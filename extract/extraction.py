@@ -1,11 +1,11 @@
 """Extraction: the scores of a model on prompts, for every prompt, into a store.
 
 Prompts are cut into shards, in their order; a shard's size depends on the wiring and the prompts, never on batch size
-or processes. A shard is scored in batches of prompts of similar length and then written, one file a table, `prompts`
-last: a shard whose `prompts` are there is done. So an interrupted run loses one shard at most; the same call goes on.
+or processes. A shard is scored in batches of prompts of similar length and then written, one file a table: it is done
+when its files are there. So an interrupted run loses one shard at most, and the same call goes on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,8 @@ LEVELS = ("edge", "head", "attention")
 METHODS = ("eap-ig", "eap", "exact")
 ABLATIONS = ("corrupt", "zero", "mean")
 _TASK_PROMPTS = 100
+_PROMPTS_AT_A_TIME = 16
+_UNITS_AT_A_TIME = 64
 _SHARD_PROMPTS = 32
 _SHARD_SCORES = 1 << 24
 _BYTES = {"edge": 4.0, "head": 8.0, "attention": 8.0}
@@ -214,14 +216,15 @@ def _score_shards(
     listener: Listener,
 ) -> int:
     """Score the shards of this process that are not there yet; how many prompts that were."""
-    mine = [(i, shard) for i, shard in enumerate(shards) if workers.does(i)]
-    todo = [(i, shard) for i, shard in mine if not writer.has("prompts", i)]
-    total, left = sum(len(shard) for _, shard in mine), sum(len(shard) for _, shard in todo)
+    tables = [*(f"{level}_scores" for level in settings.levels), "prompts"]
+    missing = [i for i in range(len(shards)) if not all(writer.has(table, i) for table in tables)]
+    todo = [(i, shards[i]) for i in missing if workers.does(i)]
+    total = sum(len(shard) for i, shard in enumerate(shards) if workers.does(i))
+    left = sum(len(shard) for _, shard in todo)
     listener.begin(_plan(model, prompts, wiring, settings, workers), total, total - left)
-    everything_there = all(writer.has("prompts", i) for i in range(len(shards)))
     workers.wait()  # so that all processes see the same shards as missing
     means = None
-    if settings.ablation == "mean" and not everything_there:
+    if settings.ablation == "mean" and missing:
         means = _means(model, prompts, shards, settings, workers)
     scorer = _Scorer(model, wiring, settings, means, listener)
     for i, shard in todo:
@@ -245,20 +248,25 @@ class _Scorer:
             "ablation": settings.ablation,
             "means": means,
         }
-        self._exact = Exact(model.taps, wiring, **common) if settings.method == "exact" else None
-        steps = settings.steps if settings.method == "eap-ig" else None
-        self._first_order = None if self._exact else Attributor(model.taps, wiring, steps=steps, **common)
-        self._size = settings.batch_size or (64 if self._exact else 16)
+        self._one_by_one = settings.method == "exact"
+        self._size = settings.batch_size or (_UNITS_AT_A_TIME if self._one_by_one else _PROMPTS_AT_A_TIME)
+        self._score: Callable[[Batch], Scores]
+        if self._one_by_one:
+            exact = Exact(model.taps, wiring, **common)
+            self._score = lambda batch: exact(batch, self._size)
+        else:
+            steps = settings.steps if settings.method == "eap-ig" else None
+            self._score = Attributor(model.taps, wiring, steps=steps, **common)
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Scores]:
         """The scores of each prompt."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].clean_ids))  # little padding
         found: dict[int, Scores] = {}
         while len(found) < len(prompts):
-            some = order[len(found) : len(found) + (1 if self._exact else self._size)]
+            some = order[len(found) : len(found) + (1 if self._one_by_one else self._size)]
             batch = Batch([prompts[i] for i in some], self._model.parts, self._settings.metric)
             try:
-                scores = self._exact(batch, self._size) if self._exact else self._first_order(batch)
+                scores = self._score(batch)
             except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -269,7 +277,7 @@ class _Scorer:
         return [found[i] for i in range(len(prompts))]
 
     def _shrink(self, tokens: int, error: BaseException) -> None:
-        what = "unit" if self._exact else "prompt"
+        what = "unit" if self._one_by_one else "prompt"
         if self._size == 1:
             raise ExtractionError(
                 f"There is not enough memory on {self._model.device} for one {what} of {tokens} tokens: try "

@@ -8,9 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
+
+_PATIENCE = timedelta(days=7)
+"""How long one waits for another: as long as the other may have to work."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ def all_workers(device: torch.device) -> Iterator[Workers]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Workers(0, 1)
         return
-    distributed.init_process_group(distributed.get_default_backend_for_device(device))
+    backend = distributed.get_default_backend_for_device(device)
+    distributed.init_process_group(backend, timeout=_PATIENCE)
     try:
         yield Workers(distributed.get_rank(), distributed.get_world_size())
     finally:

@@ -146,13 +146,13 @@ def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
     assert first.fresh == 100
     whole = parts(tmp_path / "s")
     assert len([name for name in whole if name.startswith("edge_scores")]) == 4
-    for table in ("prompts", "head_scores"):
+    for table in ("edge_scores", "head_scores", "prompts"):
         (tmp_path / "s" / table / "run=tiny" / "part-00002.parquet").unlink()
-    told = Told()
-    second = run(tiny, tmp_path / "s", prompts=many, settings=settings, listener=told)
-    assert second.fresh == 32
-    assert told.done == [(100, 68)]
-    assert parts(tmp_path / "s") == whole
+        told = Told()
+        second = run(tiny, tmp_path / "s", prompts=many, settings=settings, listener=told)
+        assert second.fresh == 32
+        assert told.done == [(100, 68)]
+        assert parts(tmp_path / "s") == whole
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32])
