@@ -3,7 +3,9 @@
 Prints a table and asserts nothing: machines differ. A ratio compares what was measured in one round, and is the
 median over the rounds. The bare passes are those of the same Hugging Face model with frozen weights, logits at the last
 position only: one forward and one forward with backward for `eap`, one forward and five with backward for `eap-ig`.
-On a CPU without instructions for bfloat16, the OLMo slice takes many minutes.
+
+The OLMo slice is in bfloat16, whose products take a CPU without instructions for it half an hour. Its linear layers are
+made to multiply in float32 here, with temporary copies of their weights: the memory printed is more than it needs.
 
     python bench/extract.py [--rounds 5] [--shapes small large olmo] [--layers N]
 """
@@ -11,10 +13,13 @@ On a CPU without instructions for bfloat16, the OLMo slice takes many minutes.
 import argparse
 import subprocess
 import sys
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 from timing import by_round, heading, memory_during, row
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, OlmoConfig, OlmoForCausalLM, PreTrainedModel
 from wirescope.data import Prompt
 from wirescope.extract import FAMILIES, Model, find_device
@@ -26,6 +31,9 @@ SHAPES = {
     "small": GPT2Config(),
     "large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
     "olmo": OlmoConfig(num_hidden_layers=4, vocab_size=1000, eos_token_id=0, bos_token_id=0, pad_token_id=0),
+}
+NOTES = dict.fromkeys(SHAPES, "above the model, at the peak") | {
+    "olmo": "above the model, float32 copies of weights included"
 }
 TITLES = {"small": "GPT-2 small", "large": "GPT-2 large", "olmo": "OLMo-7B's width, 4 layers, bfloat16"}
 
@@ -48,10 +56,12 @@ def main() -> None:
         edges, memory_used = memory.stdout.split()
         tokens = "8 pairs x 64 tokens" if shape == "olmo" else "8 pairs x 16 tokens"
         heading(f"{TITLES[shape]}, {int(edges):,} edges, {tokens}, scores of every prompt")
-        row("eap, memory", f"{float(memory_used):.0f} MB", "above the model, at the peak")
+        row("eap, memory", f"{float(memory_used):.0f} MB", NOTES[shape])
         if shape != "olmo":
             for threads in dict.fromkeys((1, torch.get_num_threads())):
-                measure_time(shape, options.layers, threads, options.rounds if shape == "small" else 2)
+                measure_time(
+                    shape, options.layers, threads, min(options.rounds, 5 if shape == "small" else 3)
+                )
 
 
 def measure_time(shape: str, layers: int | None, threads: int, rounds: int) -> None:
@@ -103,6 +113,24 @@ def measure_memory(shape: str, layers: int | None) -> None:
     print(wiring.n_edges, memory_during(lambda: eap(batch(prompts, model))))
 
 
+class ThroughFloat32(torch.autograd.Function):
+    """A frozen linear layer without bias that multiplies in float32, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return (x.float() @ weight.float().T).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return (slope.float() @ weight.float()).to(slope.dtype), None
+
+
+def multiply(x: Tensor, weight: Tensor) -> Tensor:
+    return ThroughFloat32.apply(x, weight)
+
+
 def make(shape: str, layers: int | None) -> Model:
     model = bare_model(shape, layers)
     return tap_model(model, shape, FAMILIES[model.config.model_type], find_device())
@@ -116,6 +144,9 @@ def bare_model(shape: str, layers: int | None) -> PreTrainedModel:
     torch.set_default_dtype(torch.bfloat16 if shape == "olmo" else torch.float32)
     model = (OlmoForCausalLM if shape == "olmo" else GPT2LMHeadModel)(config)
     torch.set_default_dtype(torch.float32)
+    for module in model.modules():
+        if shape == "olmo" and isinstance(module, nn.Linear):
+            module.forward = partial(multiply, weight=module.weight)
     return model.eval().requires_grad_(False)
 
 

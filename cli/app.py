@@ -26,7 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-LEVELS = ("edge", "head", "attention")
 EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
 
 Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
@@ -121,7 +120,7 @@ def extract(
     limit: Annotated[int | None, typer.Option(help="So many prompts; 100 of a task by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.")] = 0,
     batch_size: Annotated[
-        int | None, typer.Option(help="Prompts at a time (16); for exact, units at a time (64).")
+        int | None, typer.Option(help="Prompts at a time, of 32 at most (16); for exact, units (64).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
     dtype: Annotated[
@@ -280,6 +279,7 @@ def top(
 
     Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
     """
+    from ..data import LEVELS
     from ..graphs import one_of
     from ..queries import Choice, units
 

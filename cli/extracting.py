@@ -22,7 +22,8 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
         with bar:
             outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
     except KeyboardInterrupt:
-        say(f"\nStopped. What is finished is in '{store}'; the same command goes on from there.")
+        if bar.leads:
+            say(f"\nStopped. What is finished stays in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from None
     except ExtractionError as error:
         say(f"wirescope: {error} What is finished is in '{store}'; the same command goes on from there.")
@@ -86,7 +87,8 @@ class _Bar:
     def advance(self, prompts: int) -> None:
         """Move the bar."""
         if self._task is not None:
-            self._progress.advance(self._task, prompts)
+            bar = self._progress.tasks[0]
+            self._progress.update(self._task, completed=min(bar.completed + prompts, bar.total or 0))
             speed = self._progress.tasks[0].finished_speed or self._progress.tasks[0].speed
             self._progress.update(self._task, rate=f"{speed:.1f}/s" if speed else "")
 

@@ -20,13 +20,14 @@ from .published import (
     read_circuit,
     shape_of,
 )
-from .run import Part, Run
+from .run import LEVELS, Part, Run
 from .schema import SCHEMA_VERSION, TABLES
-from .store import Catalog, RunWriter, check_path, join_run, read_catalog, write_run
-from .tasks import TASKS, make_task
+from .store import Catalog, RunWriter, check_path, check_run, join_run, read_catalog, write_run
+from .tasks import TASKS, check_task, make_task
 
 __all__ = [
     "EMBEDDED",
+    "LEVELS",
     "SCHEMA_VERSION",
     "TABLES",
     "TASKS",
@@ -39,6 +40,8 @@ __all__ = [
     "TextPair",
     "Vocabulary",
     "check_path",
+    "check_run",
+    "check_task",
     "disk_errors",
     "encode_pairs",
     "import_circuit",

@@ -83,13 +83,13 @@ def encode_pairs(pairs: Sequence[TextPair | Prompt], vocabulary: Vocabulary) -> 
     """Pairs as tokens, each checked; a prompt's number in an error is its id in the store."""
     prompts = []
     for number, pair in enumerate(pairs):
-        prompt = encode_pair(pair, vocabulary, f"Prompt {number}") if isinstance(pair, TextPair) else pair
+        prompt = _encoded(pair, vocabulary, f"Prompt {number}") if isinstance(pair, TextPair) else pair
         _check(prompt, vocabulary, f"Prompt {number}")
         prompts.append(prompt)
     return prompts
 
 
-def encode_pair(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
+def _encoded(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
     """A pair of texts as tokens. An answer is the one token that it adds to the clean prompt."""
     encode = vocabulary.encode
     if encode is None:
@@ -201,6 +201,12 @@ def _check(prompt: Prompt, vocabulary: Vocabulary, where: str) -> None:
                 raise InputError(
                     f"{where} has the token id {token} in {key}; the model knows 0 to {vocabulary.size - 1}."
                 )
+    for key in ("correct_ids", "wrong_ids"):
+        answers = getattr(prompt, key)
+        if twice := [token for token in set(answers) if answers.count(token) > 1]:
+            raise InputError(
+                f"{where} has {vocabulary.name(twice[0])!r} more than once in {key.removesuffix('_ids')}."
+            )
     if both := set(prompt.correct_ids) & set(prompt.wrong_ids):
         names = ", ".join(repr(vocabulary.name(token)) for token in sorted(both))
         raise InputError(f"{where} has {names} among the correct answers and among the wrong ones.")

@@ -11,6 +11,7 @@ from ..graphs import Shape, StoreError, Wiring
 from .schema import SCHEMA_VERSION
 
 SIGN = "metric(ablated) - metric(clean)"
+LEVELS = ("edge", "head", "attention")
 
 
 @dataclass(frozen=True)

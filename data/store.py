@@ -69,7 +69,7 @@ def read_catalog(store: Path | str) -> Catalog:
     path = Path(store)
     if not path.is_dir():
         raise InputError(
-            f"There is no store at '{store}'; make one with 'wirescope import FILE --store {store}'."
+            f"There is no store at '{store}'; make one with 'wirescope extract' or 'wirescope import'."
         )
     runs, unfinished, broken = {}, [], {}
     for folder in sorted(path.glob("runs/run=*")):
@@ -86,7 +86,7 @@ def read_catalog(store: Path | str) -> Catalog:
             broken[name] = f"The run '{name}' cannot be read: {error}"
     if not (runs or unfinished or broken):
         raise InputError(
-            f"The store '{store}' is empty; add a run with 'wirescope import FILE --store {store}'."
+            f"The store '{store}' is empty; add a run with 'wirescope extract' or 'wirescope import'."
         )
     return Catalog(path, runs, tuple(unfinished), broken)
 
@@ -95,8 +95,7 @@ def read_catalog(store: Path | str) -> Catalog:
 def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
     """Write a run, or go on with it; it is finished when the block ends without an exception."""
     path = Path(store)
-    _check_name(run.run)
-    check_path(path)
+    check_run(path, run.run)
     run = Run.from_json(run.to_json())  # plain values, as they will be read back
     record = path / "runs" / f"run={run.run}" / "run.json"
     with _locked(record.parent, run.run):
@@ -173,7 +172,7 @@ class RunWriter:
 
     def read(self, table: str, columns: list[str]) -> pa.Table:
         """Columns of what is there of a table."""
-        return pq.read_table([self._store / part.file for part in self.parts()[table]], columns=columns)
+        return pq.read_table(self._files(table), columns=columns)
 
     def write_wiring(self, wiring: Wiring) -> None:
         """Write `nodes` and `edges`."""
@@ -184,8 +183,7 @@ class RunWriter:
         """All parts of the run, by table."""
         found = {}
         for table in TABLES:
-            files = sorted((self._store / table / f"run={self._run}").glob("part-*.parquet"))
-            if files:
+            if files := self._files(table):
                 found[table] = tuple(
                     Part(
                         file.relative_to(self._store).as_posix(),
@@ -196,11 +194,16 @@ class RunWriter:
                 )
         return found
 
+    def _files(self, table: str) -> list[Path]:
+        return sorted((self._store / table / f"run={self._run}").glob("part-*.parquet"))
+
     def _path(self, table: str, shard: int) -> Path:
         return self._store / table / f"run={self._run}" / f"part-{shard:05d}.parquet"
 
 
-def _check_name(name: str) -> None:
+def check_run(store: Path | str, name: str) -> None:
+    """Refuse a name that cannot be that of a run, and a path that cannot be that of a store."""
+    check_path(Path(store))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+@-]{0,127}", name):
         raise InputError(
             f"'{name}' cannot be the name of a run: use letters, digits and . _ + @ -, starting with a "

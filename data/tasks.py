@@ -1,7 +1,8 @@
 """Tasks: generators of prompt pairs that work for any tokenizer.
 
-A task draws from word lists with a seed and keeps what the model's tokenizer encodes as the task needs: names that are
-one token, clean and corrupted prompts of the same length. Where a tokenizer cannot do it, the error says why.
+A task draws with a seed from those words of its lists that the model's tokenizer encodes as the task needs: names that
+are one token each, so that clean and corrupted prompts have the same length. Where a tokenizer cannot do it, the error
+says why.
 
 `ioi`, indirect object identification (Wang et al., 2022):
 
@@ -49,11 +50,7 @@ _STALE = 2_000
 
 def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> list[Prompt]:
     """So many different pairs of a task; a seed gives the same ones again, and fewer of them if fewer are asked for."""
-    if name not in TASKS:
-        raise InputError(
-            f"There is no task '{name}'; the tasks are {', '.join(TASKS)}, and --prompts takes a file of your own."
-            f"{did_you_mean(name, TASKS)}"
-        )
+    check_task(name)
     if vocabulary.encode is None:
         raise InputError(
             f"The task '{name}' is made of text, but the model has no tokenizer: put one into its folder, or give "
@@ -71,6 +68,15 @@ def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> l
     raise InputError(
         f"The task '{name}' has only about {len(pairs)} different prompts for this tokenizer, not {count}."
     )
+
+
+def check_task(name: str) -> None:
+    """Refuse a task that there is not."""
+    if name not in TASKS:
+        raise InputError(
+            f"There is no task '{name}'; the tasks are {', '.join(TASKS)}, and --prompts takes a file of your own."
+            f"{did_you_mean(name, TASKS)}"
+        )
 
 
 def _ioi(rng: random.Random, encode: Encode) -> Iterator[TextPair]:

@@ -1,6 +1,6 @@
 """What needs torch, and the only place that imports it: models, attribution, extraction."""
 
-from .extraction import ABLATIONS, LEVELS, METHODS, ExtractionError, Listener, Outcome, Settings, extract
+from .extraction import ABLATIONS, METHODS, ExtractionError, Listener, Outcome, Settings, extract
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model
 from .published import read_pt
@@ -10,7 +10,6 @@ __all__ = [
     "ABLATIONS",
     "DTYPES",
     "FAMILIES",
-    "LEVELS",
     "METHODS",
     "METRICS",
     "ExtractionError",

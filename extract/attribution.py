@@ -58,6 +58,12 @@ class Scores:
     attention: Sequence[Attention] | None = None
     """By prompt."""
 
+    def finite(self) -> bool:
+        """Whether all numbers are."""
+        kept = [self.metric_clean, self.metric_corrupted, self.edge, self.head]
+        kept += [one.score for one in self.attention or ()]
+        return all(np.isfinite(numbers).all() for numbers in kept if numbers is not None)
+
     def by_prompt(self) -> Iterator["Scores"]:
         """The scores of each prompt on its own."""
         for i in range(len(self.metric_clean)):

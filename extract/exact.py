@@ -52,7 +52,9 @@ class Exact:
             for own, edit in edits:
                 if len(own) == 0:
                     continue
-                scores[own] = batch.metric(self._taps.rerun(clean, edit)) - metric_clean
+                # measured from a row of the same batch: kernels round differently at another size
+                metric = batch.metric(self._taps.rerun(clean, edit.with_unchanged()))
+                scores[own] = metric[1:] - metric[0]
             return to_array(scores)
 
         shape = self._parts.shape
@@ -126,7 +128,10 @@ class Exact:
                 change += _messages_of(corrupted, layer)
             query, key = torch.tril_indices(*change.shape[1:3], device=change.device)
             flat = change[:, query, key]  # [head, pair, d_head]
-            head, pair = flat.any(-1).nonzero().T
+            changed = flat.any(-1)  # [head, pair]
+            if layer == self._parts.shape.layers - 1:
+                changed &= query == query[-1]  # what other positions receive there goes nowhere
+            head, pair = changed.nonzero().T
             for some in torch.arange(len(head), device=head.device).split(rows):
                 delta = change.new_zeros(len(some), change.shape[1], heads, change.shape[-1])
                 row = torch.arange(len(some), device=head.device)

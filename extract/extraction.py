@@ -6,6 +6,7 @@ when its files are there. So an interrupted run loses one shard at most, and the
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from ..data import (
+    LEVELS,
     Prompt,
     Run,
     RunWriter,
+    check_run,
+    check_task,
     encode_pairs,
     join_run,
     make_task,
@@ -35,7 +39,6 @@ from .models import DTYPES, Model, find_device, load_model
 from .taps import Tape
 from .workers import Workers, all_workers, local_rank
 
-LEVELS = ("edge", "head", "attention")
 METHODS = ("eap-ig", "eap", "exact")
 ABLATIONS = ("corrupt", "zero", "mean")
 _TASK_PROMPTS = 100
@@ -43,6 +46,10 @@ _PROMPTS_AT_A_TIME = 16
 _UNITS_AT_A_TIME = 64
 _SHARD_PROMPTS = 32
 _SHARD_SCORES = 1 << 24
+_TRY = (
+    "try --dtype bfloat16, a smaller --batch-size, shorter prompts, --merge-qkv, or a device with more memory"
+)
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 _BYTES = {"edge": 4.0, "head": 8.0, "attention": 8.0}
 """About what a score takes on disk; attention has a weight with it."""
 
@@ -145,25 +152,26 @@ def extract(
         raise InputError("Give either --task NAME or --prompts FILE: what the model is scored on.")
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit} leaves no prompts.")
+    if task is not None:
+        check_task(task)
+    name = task or Path(str(prompts)).stem
+    run = run_name(model, name) if run is None else run
+    check_run(store, run)
     pairs = None if prompts is None else read_pairs(prompts, limit)
     where = find_device(device, local_rank())
-    with all_workers(where) as workers:
-        loaded = load_model(model, device=where, dtype=dtype)
-        if pairs is not None:
-            given = encode_pairs(pairs, loaded.vocabulary)
-        else:
-            assert task is not None
-            given = make_task(task, loaded.vocabulary, limit or _TASK_PROMPTS, seed)
-        name = task or Path(str(prompts)).stem
-        record = _record(
-            loaded,
-            given,
-            run_name(model, name) if run is None else run,
-            name,
-            seed if task else None,
-            settings,
-        )
-        return _extract(loaded, given, store, record, settings, workers, listener)
+    try:
+        with all_workers(where) as workers:
+            loaded = load_model(model, device=where, dtype=dtype)
+            if pairs is not None:
+                given = encode_pairs(pairs, loaded.vocabulary)
+            else:
+                given = make_task(name, loaded.vocabulary, limit or _TASK_PROMPTS, seed)
+            record = _record(loaded, given, run, name, seed if task else None, settings)
+            return _extract(loaded, given, store, record, settings, workers, listener)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, ExtractionError) or not _out_of_memory(error):
+            raise
+        raise ExtractionError(f"There is not enough memory on {where} for the model: {_TRY}.") from error
 
 
 def run_name(model: str, task: str) -> str:
@@ -189,20 +197,22 @@ def _extract(
 ) -> Outcome:
     wiring = Wiring(record.shape)
     shards = _shards(prompts, wiring, settings.levels)
-    if workers.rank:
-        workers.wait()  # for the first process to open the run
-        fresh = _score_shards(
-            model, prompts, shards, join_run(store, record), wiring, settings, workers, listener
-        )
-        workers.wait()
-        return Outcome(record.run, fresh, len(prompts), ())
-    with write_run(store, record) as writer:
-        workers.wait()
-        writer.write_wiring(wiring)
+    with ExitStack() as stack:
+        try:
+            writer = (
+                join_run(store, record) if workers.rank else stack.enter_context(write_run(store, record))
+            )
+        except Exception:
+            workers.agree(False)
+            raise
+        if not workers.agree(True):
+            raise InputError("The first process refused the call, and says why.")
+        if workers.rank == 0:
+            writer.write_wiring(wiring)
         fresh = _score_shards(model, prompts, shards, writer, wiring, settings, workers, listener)
         workers.wait()
         undefined = tuple(_undefined(writer))
-    return Outcome(record.run, fresh, len(prompts), undefined)
+        return Outcome(record.run, fresh, len(prompts), undefined)
 
 
 def _score_shards(
@@ -215,20 +225,20 @@ def _score_shards(
     workers: Workers,
     listener: Listener,
 ) -> int:
-    """Score the shards of this process that are not there yet; how many prompts that were."""
+    """Score the shards of this process that are not there yet; how many prompts all processes did."""
     tables = [*(f"{level}_scores" for level in settings.levels), "prompts"]
     missing = [i for i in range(len(shards)) if not all(writer.has(table, i) for table in tables)]
-    todo = [(i, shards[i]) for i in missing if workers.does(i)]
-    total = sum(len(shard) for i, shard in enumerate(shards) if workers.does(i))
-    left = sum(len(shard) for _, shard in todo)
-    listener.begin(_plan(model, prompts, wiring, settings, workers), total, total - left)
+    left = sum(len(shards[i]) for i in missing)
+    listener.begin(_plan(model, prompts, wiring, settings, workers), len(prompts), len(prompts) - left)
     workers.wait()  # so that all processes see the same shards as missing
     means = None
     if settings.ablation == "mean" and missing:
         means = _means(model, prompts, shards, settings, workers)
-    scorer = _Scorer(model, wiring, settings, means, listener)
-    for i, shard in todo:
+    scorer = _Scorer(model, wiring, settings, means, workers, listener)
+    for i in filter(workers.does, missing):
+        shard = shards[i]
         scores = scorer([prompts[p] for p in shard])
+        _check_finite(shard, scores, model)
         for table, rows in _tables(wiring, shard, scores).items():
             writer.write(table, rows, i)
         metrics = [s.metric_clean[0] for s in scores], [s.metric_corrupted[0] for s in scores]
@@ -240,9 +250,15 @@ class _Scorer:
     """Scores prompts in batches, which become smaller where memory is short."""
 
     def __init__(
-        self, model: Model, wiring: Wiring, settings: Settings, means: Means | None, listener: Listener
+        self,
+        model: Model,
+        wiring: Wiring,
+        settings: Settings,
+        means: Means | None,
+        workers: Workers,
+        listener: Listener,
     ) -> None:
-        self._model, self._settings, self._listener = model, settings, listener
+        self._model, self._settings, self._workers, self._listener = model, settings, workers, listener
         common: dict[str, Any] = {
             "levels": settings.levels,
             "ablation": settings.ablation,
@@ -264,31 +280,34 @@ class _Scorer:
         found: dict[int, Scores] = {}
         while len(found) < len(prompts):
             some = order[len(found) : len(found) + (1 if self._one_by_one else self._size)]
-            batch = Batch([prompts[i] for i in some], self._model.parts, self._settings.metric)
-            try:
-                scores = self._score(batch)
-            except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
-                    raise
-                self._shrink(max(map(len, (prompts[i].clean_ids for i in some))), error)
+            scores = self._tried([prompts[i] for i in some])
+            if scores is None:
+                self._shrink(len(some), max(len(prompts[i].clean_ids) for i in some))
                 continue
             found |= dict(zip(some, scores.by_prompt(), strict=True))
-            self._listener.advance(len(some))
+            self._listener.advance(len(some) * self._workers.size)  # the others are taken to be as fast
         return [found[i] for i in range(len(prompts))]
 
-    def _shrink(self, tokens: int, error: BaseException) -> None:
-        what = "unit" if self._one_by_one else "prompt"
-        if self._size == 1:
+    def _tried(self, prompts: Sequence[Prompt]) -> Scores | None:
+        """The scores of a batch, or None where it takes more memory than there is."""
+        try:
+            return self._score(Batch(prompts, self._model.parts, self._settings.metric))
+        except (RuntimeError, MemoryError) as error:
+            if _out_of_memory(error):
+                return None
+            raise
+
+    def _shrink(self, prompts: int, tokens: int) -> None:
+        what, size = ("unit", self._size) if self._one_by_one else ("prompt", prompts)
+        if size == 1:
             raise ExtractionError(
-                f"There is not enough memory on {self._model.device} for one {what} of {tokens} tokens: try "
-                "--dtype bfloat16, shorter prompts, --merge-qkv, or a device with more memory."
-            ) from error
-        self._size //= 2
+                f"There is not enough memory on {self._model.device} for one {what} of {tokens} tokens: {_TRY}."
+            )
+        self._size = size // 2
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
-        self._listener.note(
-            f"Out of memory: going on with {self._size} {what}s at a time (--batch-size {self._size})."
-        )
+        some = f"{self._size} {what}{'s' if self._size > 1 else ''}"
+        self._listener.note(f"Out of memory: going on with {some} at a time (--batch-size {self._size}).")
 
 
 class ExtractionError(RuntimeError):
@@ -299,7 +318,17 @@ def _out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+    return any(words in text for words in _NO_MEMORY)
+
+
+def _check_finite(shard: range, scores: Sequence[Scores], model: Model) -> None:
+    """Refuse numbers that are none, which half precision can come to."""
+    bad = [prompt for prompt, own in zip(shard, scores, strict=True) if not own.finite()]
+    if bad:
+        raise ExtractionError(
+            f"The scores of {len(bad)} prompts ({', '.join(map(str, bad[:10]))}) are not finite in "
+            f"{str(model.dtype).removeprefix('torch.')}: try --dtype bfloat16 or float32."
+        )
 
 
 def _tables(wiring: Wiring, shard: range, scores: Sequence[Scores]) -> dict[str, pa.Table]:
@@ -366,13 +395,17 @@ def _means(
     count = torch.zeros(longest, 1, device=model.device)
     for i, shard in enumerate(shards):
         part = torch.zeros_like(total)
-        for prompt in shard:
-            length = len(prompts[prompt].clean_ids)
-            count[:length] += 1
+        for first in range(shard.start, shard.stop, _PROMPTS_AT_A_TIME):
+            some = prompts[first : min(first + _PROMPTS_AT_A_TIME, shard.stop)]
+            batch = Batch(some, parts, settings.metric)
+            real = (
+                torch.arange(batch.longest, device=model.device) <= batch.last()[:, None]
+            )  # [prompt, position]
+            count[: batch.longest, 0] += real.sum(0)
             if workers.does(i):
-                batch = Batch([prompts[prompt]], parts, settings.metric)
                 tape = model.taps.run(batch.clean, Tape())
-                part[:length] += torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1)[0].float()
+                written = torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1).float()
+                part[: batch.longest] += (written * real[..., None]).sum(0)
         total += workers.share(part, i)
     found_input, *others = (total / count).split(widths, dim=-1)
     return Means(found_input, others[:layers], others[layers:])
@@ -394,7 +427,7 @@ def _record(
         seed=seed,
         prompts=len(prompts),
         prompts_hash=prompts_hash(prompts),
-        levels=settings.levels,
+        levels=tuple(level for level in LEVELS if level in settings.levels),
         method=settings.method,
         steps=settings.steps if integrated else None,
         integration_rule=INTEGRATION_RULE if integrated else None,

@@ -4,7 +4,8 @@
     prob_diff  = p(correct) - p(wrong), each summed over its answers
     kl         = KL(clean distribution || distribution), over the whole vocabulary
 
-`logit_diff` needs the answers' rows of the unembedding only.
+`logit_diff` needs the answers' rows of the unembedding only, and multiplies them in float32; the others take the
+model's own logits, which half precision rounds.
 """
 
 from collections.abc import Sequence

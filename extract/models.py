@@ -1,5 +1,6 @@
 """Load a model from a hub name or a folder, tapped and frozen, with what its prompts are checked against."""
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ FAMILIES: Mapping[str, ModuleType] = {
 }
 """By the model type that a Hugging Face config names."""
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_SAMPLE = 1 << 20
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -50,7 +52,7 @@ class Model:
 def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
     """Load a model; whatever stands in the way is an error that says what to do.
 
-    The dtype `auto` is the checkpoint's where there is an accelerator, and float32 where there is none.
+    The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere.
     """
     folder = Path(name)
     _check_folder(name, folder)
@@ -62,7 +64,7 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
         lambda: AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
-            dtype="float32" if dtype == "auto" and not torch.accelerator.is_available() else dtype,
+            dtype="float32" if dtype == "auto" and not _is_accelerator(device) else dtype,
             attn_implementation=NAME,
             trust_remote_code=False,
             output_loading_info=True,
@@ -87,7 +89,7 @@ def tap_model(
     return Model(
         name=name,
         model_type=model.config.model_type,
-        revision=getattr(model.config, "_commit_hash", None),
+        revision=getattr(model.config, "_commit_hash", None) or _fingerprint(Path(name)),
         config=_plain(model.config.to_dict()),
         parts=parts,
         taps=Taps(parts),
@@ -98,17 +100,14 @@ def tap_model(
 
 
 def find_device(name: str = "auto", index: int | None = None) -> torch.device:
-    """A device by name; `auto` is the accelerator that is there, or else what torch computes on by default."""
-    if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        found = found or torch.get_default_device()
-        return (
-            torch.device(found.type, index)
-            if index is not None and torch.accelerator.is_available()
-            else found
-        )
+    """A device by name; `auto` is the accelerator that is there, or else what torch computes on by default.
+
+    Of several accelerators it is the one with this index, unless the name has one.
+    """
     try:
-        device = torch.device(name)
+        device = (_accelerator() or torch.get_default_device()) if name == "auto" else torch.device(name)
+        if index is not None and ":" not in str(device) and _is_accelerator(device):
+            device = torch.device(device.type, index)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
@@ -116,6 +115,15 @@ def find_device(name: str = "auto", index: int | None = None) -> torch.device:
             f"The device '{name}' cannot be used here ({reason}); --device auto takes what is there."
         ) from error
     return device
+
+
+def _accelerator() -> torch.device | None:
+    return torch.accelerator.current_accelerator(check_available=True)
+
+
+def _is_accelerator(device: torch.device) -> bool:
+    accelerator = _accelerator()
+    return accelerator is not None and accelerator.type == device.type
 
 
 def quiet_unless_terminal() -> None:
@@ -159,6 +167,20 @@ def _loaded(name: str, get: Callable[[], Any]) -> Any:
             logger.setLevel(level)
 
 
+def _fingerprint(folder: Path) -> str | None:
+    """What tells a folder's weights from others: SHA-256 of the names, sizes and samples of its weight files."""
+    digest = hashlib.sha256()
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for at in (0, size // 2, max(0, size - _SAMPLE)):
+                file.seek(at)
+                digest.update(file.read(_SAMPLE))
+    return f"sampled-sha256:{digest.hexdigest()}" if files else None
+
+
 def _family(name: str, model_type: str) -> ModuleType:
     if model_type not in FAMILIES:
         raise InputError(
@@ -198,7 +220,11 @@ def _vocabulary(parts: Parts, tokenizer: Any) -> Vocabulary:
 def _plain(value: Any) -> Any:
     """A config as plain JSON values."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items() if not str(key).startswith("_")}
+        return {
+            str(key): _plain(item)
+            for key, item in value.items()
+            if not str(key).startswith("_") and key != "transformers_version"
+        }
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

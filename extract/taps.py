@@ -12,7 +12,7 @@ last attention: there the stream is cut to it, which saves most of a layer.
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -35,6 +35,12 @@ class Edit:
     """[row, position, d_model]: what is added to the stream before the norm. For z, [row, position, head * d_head]."""
     mask: Tensor | None = None
     """For reads, [row, head, letter]: who reads the changed stream; all others read it as it is."""
+
+    def with_unchanged(self) -> "Edit":
+        """The same with one more row, the first, that changes nothing."""
+        first = torch.zeros_like(self.delta[:1])
+        mask = None if self.mask is None else torch.cat([torch.zeros_like(self.mask[:1]), self.mask])
+        return replace(self, delta=torch.cat([first, self.delta]), mask=mask)
 
 
 @dataclass
@@ -235,8 +241,11 @@ class Taps:
             if tape.gradients:
                 tape.read[module] = output
             tape.final = output if tape.last is None else output[:, 0]
-            # the model expects all positions back, and throws them away
-            return output if tape.last is None else output.expand(-1, int(tape.last.max()) + 1, -1)
+            if tape.last is None or tape.edit is not None:
+                return None
+            return output.expand(
+                -1, tape.z[-1].shape[1], -1
+            )  # the model expects all positions, and drops them
 
         return hook
 

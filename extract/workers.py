@@ -1,7 +1,8 @@
 """One process or several: who does which shard, and waiting for each other.
 
 ``torchrun`` says in the environment how many processes there are and which one this is. They take the shards in turn; a
-shard's numbers do not depend on who does it, so any number of processes write the same files.
+shard's numbers do not depend on who does it, so with the same batch size and threads, any number of processes write the
+same files.
 """
 
 import os
@@ -23,6 +24,7 @@ class Workers:
 
     rank: int
     size: int
+    device: torch.device
 
     def does(self, shard: int) -> bool:
         """Whether a shard is this process's."""
@@ -32,6 +34,10 @@ class Workers:
         """Until all have come here."""
         if self.size > 1:
             distributed.barrier()
+
+    def agree(self, ok: bool) -> bool:
+        """What the first process says, on all."""
+        return bool(self.share(torch.tensor(float(ok), device=self.device), 0))
 
     def share(self, tensor: Tensor, shard: int) -> Tensor:
         """A tensor that the process of a shard has, on all; the others give one of the same shape."""
@@ -49,11 +55,12 @@ def local_rank() -> int | None:
 def all_workers(device: torch.device) -> Iterator[Workers]:
     """Meet the other processes, if there are any."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Workers(0, 1)
+        yield Workers(0, 1, device)
         return
     backend = distributed.get_default_backend_for_device(device)
-    distributed.init_process_group(backend, timeout=_PATIENCE)
-    try:
-        yield Workers(distributed.get_rank(), distributed.get_world_size())
-    finally:
-        distributed.destroy_process_group()
+    own = None if device.index is None else device
+    if own is not None:
+        torch.accelerator.set_device_index(own)
+    distributed.init_process_group(backend, timeout=_PATIENCE, device_id=own)
+    yield Workers(distributed.get_rank(), distributed.get_world_size(), device)
+    distributed.destroy_process_group()  # after a failure the others may never come to do the same

@@ -52,7 +52,7 @@ CALLS = {
     "sql -s {store} top_edges -w run=gpt2-small-io -w k=5": "Did you mean 'gpt2-small-ioi'?",
     "sql -s {store} multiplier_intervals -w drows=5": "needs draws and seed and threshold, and was given drows.",
     "runs -s {tmp}/nowhere": (
-        "There is no store at '{tmp}/nowhere'; make one with 'wirescope import FILE --store {tmp}/nowhere'."
+        "There is no store at '{tmp}/nowhere'; make one with 'wirescope extract' or 'wirescope import'."
     ),
     "runs -s {tmp}": "The store '{tmp}' is empty; add a run with",
     "import {tmp}/none.json -s {tmp}/s": "There is no file '{tmp}/none.json'.",

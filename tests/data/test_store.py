@@ -321,7 +321,7 @@ def test_a_missing_and_an_empty_store_are_told_apart(tmp_path):
     with pytest.raises(InputError, match="There is no store at"):
         read_catalog(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="is empty; add a run with 'wirescope import"):
+    with pytest.raises(InputError, match="is empty; add a run with 'wirescope extract' or 'wirescope import"):
         read_catalog(tmp_path / "empty")
 
 

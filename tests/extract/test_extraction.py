@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from wirescope.data import read_catalog
-from wirescope.extract import ExtractionError, Settings, extract
+from wirescope.extract import ExtractionError, Settings, extract, extraction
 from wirescope.extract.attribution import Attributor
 from wirescope.graphs import InputError, Wiring
 
@@ -179,11 +180,8 @@ def test_out_of_memory_halves_the_batch_and_goes_on(tiny, many, tmp_path, monkey
     told = Told()
     settings = Settings(method="eap")
     assert run(tiny, tmp_path / "s", prompts=many, limit=10, settings=settings, listener=told).fresh == 10
-    assert sizes == [10, 8, 4, 4, 2]
-    assert told.notes == [
-        "Out of memory: going on with 8 prompts at a time (--batch-size 8).",
-        "Out of memory: going on with 4 prompts at a time (--batch-size 4).",
-    ]
+    assert sizes == [10, 5, 5]
+    assert told.notes == ["Out of memory: going on with 5 prompts at a time (--batch-size 5)."]
     monkeypatch.undo()
     run(tiny, tmp_path / "plain", prompts=many, limit=10, settings=settings)
     ours, theirs = (column(tmp_path / name, "edge_scores", "score") for name in ("s", "plain"))
@@ -202,6 +200,43 @@ def test_out_of_memory_for_one_prompt_says_what_to_try(tiny, tmp_path, monkeypat
     result = cli("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl", "-s", tmp_path / "t")
     assert result.status == 1
     assert "the same command goes on" in result.err
+
+
+def test_out_of_memory_while_loading_says_what_to_try(tiny, tmp_path, monkeypatch):
+    def too_large(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(extraction, "load_model", too_large)
+    with pytest.raises(ExtractionError, match="not enough memory on cpu for the model: try --dtype bfloat16"):
+        run(tiny, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_scores_that_are_no_numbers_are_not_written(tiny, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny, broken)
+    weights = load_file(broken / "model" / "model.safetensors")
+    weights["transformer.h.1.mlp.c_fc.weight"][:] = 1e38
+    save_file(weights, broken / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ExtractionError, match=r"of 6 prompts \(0, 1, 2, 3, 4, 5\) are not finite in float32"):
+        run(broken, tmp_path / "s")
+    assert read_catalog(tmp_path / "s").unfinished == ("tiny",)
+
+
+def test_other_weights_under_the_same_name_are_another_call(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny, copy)
+    run(copy, tmp_path / "s")
+    weights = load_file(copy / "model" / "model.safetensors")
+    weights["transformer.wte.weight"] *= 2
+    save_file(weights, copy / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="not the same: revision"):
+        run(copy, tmp_path / "s")
+
+
+def test_the_order_of_levels_is_nothing(tiny, tmp_path):
+    run(tiny, tmp_path / "s", settings=Settings(levels=("head", "edge")))
+    assert run(tiny, tmp_path / "s", settings=Settings(levels=("edge", "head"))).fresh == 0
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, tmp_path, monkeypatch):
