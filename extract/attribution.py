@@ -184,7 +184,7 @@ class Attributor:
                 step = run(batch.clean, gradients=True, between=between)
                 slopes.add(step, batch.metric(step.final), 1 / self._steps)
 
-        deltas = find_deltas(self._parts, clean, corrupted, rows, start, self._ablation, self._means)
+        deltas = find_deltas(self._parts, clean, corrupted, rows, self._ablation, self._means)
         return Scores(
             metric_clean=to_array(metric_clean),
             metric_corrupted=to_array(metric_corrupted),
@@ -197,11 +197,11 @@ class Attributor:
 
 
 def find_deltas(
-    parts: Parts, clean: Tape, corrupted: Tape, rows: Tensor, start: int, ablation: str, means: Means | None
+    parts: Parts, clean: Tape, corrupted: Tape, rows: Tensor, ablation: str, means: Means | None
 ) -> Deltas:
-    """What ablation changes in what nodes write, at the chosen positions."""
+    """What ablation changes in what nodes write, at the chosen positions. With means, passes are whole."""
     positions = clean.input.shape[1]
-    position = rows % positions + start
+    position = rows % positions
 
     def delta(now: Tensor, corrupt: Tensor, mean: Tensor | None) -> Tensor:
         was, instead = (at_rows(x.expand(-1, positions, -1), rows).float() for x in (now, corrupt))

@@ -43,9 +43,8 @@ class Exact:
         )
         batch.metric.set_clean(clean.final)
         metric_clean = batch.metric(clean.final)
-        deltas = find_deltas(
-            self._parts, clean, corrupted, batch.rows(0, 0)[0], 0, self._ablation, self._means
-        )
+        rows_of_all, _ = batch.rows(0, 0)
+        deltas = find_deltas(self._parts, clean, corrupted, rows_of_all, self._ablation, self._means)
 
         def change(edits: Iterator[tuple[Tensor, Edit]], units: int) -> NDArray[np.float32]:
             scores = metric_clean.new_zeros(units)

@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from wirescope.data import read_catalog
-from wirescope.extract import ExtractionError, Settings, extract, extraction
+from wirescope.data import encode_pairs, read_catalog, read_pairs
+from wirescope.extract import ExtractionError, Settings, extract, extraction, find_device, load_model
 from wirescope.extract.attribution import Attributor
+from wirescope.extract.taps import Tape
+from wirescope.extract.workers import Workers
 from wirescope.graphs import InputError, Wiring
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +123,24 @@ def test_attention_scores_add_up_to_head_scores(tiny, tmp_path):
     scores = table["score"].to_numpy().reshape(6, 12, 55).sum(-1)
     heads = column(tmp_path / "s", "head_scores", "score").reshape(6, 12)
     np.testing.assert_allclose(scores, heads, atol=1e-5)
+
+
+def test_a_mean_is_over_the_prompts_that_have_the_position(tiny, many):
+    model = load_model(str(tiny / "model"), device=find_device())
+    prompts = encode_pairs(read_pairs(many), model.vocabulary)
+    shards = [range(32), range(32, 64), range(64, 96), range(96, 100)]
+    means = extraction._means(model, prompts, shards, Settings(), Workers(0, 1, model.device))
+    tapes = [model.taps.run(torch.tensor([prompt.clean_ids]), Tape()) for prompt in prompts]
+    for position in (0, 4, 7, 11):
+        there = [tape for tape in tapes if tape.input.shape[1] > position]
+        assert (len(there) < 100) == (position > 4)
+        for ours, theirs in (
+            (means.input, [tape.input for tape in there]),
+            (means.z[1], [tape.z[1] for tape in there]),
+            (means.mlp[2], [tape.mlp[2] for tape in there]),
+        ):
+            expected = torch.stack([written[0, position] for written in theirs]).mean(0)
+            torch.testing.assert_close(ours[position], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_commands_answer_from_an_extracted_store(tiny, tmp_path, cli):
