@@ -18,6 +18,7 @@ from wirescope.data import Prompt, encode_pairs, read_pairs
 from wirescope.extract import find_device, load_model
 from wirescope.extract.attribution import Attributor, Batch, Means
 from wirescope.extract.exact import Exact
+from wirescope.extract.taps import Tape
 from wirescope.graphs import Inputs, Shape, Wiring
 
 PARTS = {  # layers, norm, attention, output projection, second norm, MLP, last norm
@@ -245,8 +246,6 @@ def test_a_tapped_model_gives_its_own_logits(family, models, make_model, prompts
         pytest.skip("transformers has no gates")
     for prompt in prompts:
         batch = Batch([prompt], models[family].parts, "logit_diff")
-        from wirescope.extract.taps import Tape
-
         tape = models[family].taps.run(batch.clean, Tape(last=batch.last()))
         ours = models[family].parts.unembed(tape.final)[0]
         theirs = own(batch.clean).logits[0, -1]
