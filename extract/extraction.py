@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 
 from ..data import (
     LEVELS,
@@ -32,10 +30,11 @@ from ..data import (
     write_run,
 )
 from ..graphs import InputError, Inputs, Shape, Wiring, one_of
-from .attribution import INTEGRATION_RULE, Attention, Attributor, Batch, Means, Scores
+from .attribution import INTEGRATION_RULE, Attributor, Batch, Means, Scores
 from .exact import Exact
 from .metrics import METRICS
 from .models import DTYPES, Model, find_device, load_model
+from .rows import score_tables
 from .taps import Tape
 from .workers import Workers, all_workers, local_rank
 
@@ -239,7 +238,7 @@ def _score_shards(
         shard = shards[i]
         scores = scorer([prompts[p] for p in shard])
         _check_finite(shard, scores, model)
-        for table, rows in _tables(wiring, shard, scores).items():
+        for table, rows in score_tables(wiring, shard, scores).items():
             writer.write(table, rows, i)
         metrics = [s.metric_clean[0] for s in scores], [s.metric_corrupted[0] for s in scores]
         writer.write("prompts", prompt_table([prompts[p] for p in shard], shard.start, *metrics), i)
@@ -329,54 +328,6 @@ def _check_finite(shard: range, scores: Sequence[Scores], model: Model) -> None:
             f"The scores of {len(bad)} prompts ({', '.join(map(str, bad[:10]))}) are not finite in "
             f"{str(model.dtype).removeprefix('torch.')}: try --dtype bfloat16 or float32."
         )
-
-
-def _tables(wiring: Wiring, shard: range, scores: Sequence[Scores]) -> dict[str, pa.Table]:
-    """The rows of a shard, by table."""
-    tables = {}
-    if scores[0].edge is not None:
-        tables["edge_scores"] = _long(shard, "edge_id", np.arange(wiring.n_edges), [s.edge for s in scores])
-    if scores[0].head is not None:
-        heads = np.flatnonzero(wiring.is_kind("head"))
-        tables["head_scores"] = _long(shard, "node_id", heads, [s.head for s in scores])
-    if scores[0].attention is not None:
-        parts = [
-            _pairs(prompt, s.attention[0]) for prompt, s in zip(shard, scores, strict=True) if s.attention
-        ]
-        tables["attention_scores"] = pa.concat_tables(parts)
-    return tables
-
-
-def _long(
-    shard: range, unit: str, ids: NDArray[np.integer], scores: Sequence[NDArray[np.float32] | None]
-) -> pa.Table:
-    values = np.concatenate([s[0] for s in scores if s is not None])
-    ids = ids.astype(np.int32)
-    return pa.table(
-        {
-            "prompt_id": np.repeat(np.arange(shard.start, shard.stop, dtype=np.int32), len(ids)),
-            unit: np.tile(ids, len(shard)),
-            "score": values,
-        }
-    )
-
-
-def _pairs(prompt: int, found: Attention) -> pa.Table:
-    layers, heads, pairs = found.score.shape
-    query, key = np.tril_indices(int((2 * pairs) ** 0.5))
-    each = heads * pairs
-    return pa.table(
-        {
-            "prompt_id": np.full(layers * each, prompt, dtype=np.int32),
-            "layer": np.repeat(np.arange(layers, dtype=np.int32), each),
-            "head": np.tile(np.repeat(np.arange(heads, dtype=np.int32), pairs), layers),
-            "query": np.tile(query.astype(np.int32), layers * heads),
-            "key": np.tile(key.astype(np.int32), layers * heads),
-            "weight": found.weight.ravel(),
-            "gate": found.gate.ravel(),
-            "score": found.score.ravel(),
-        }
-    )
 
 
 @torch.no_grad()
