@@ -8,6 +8,7 @@ when its files are there. So an interrupted run loses one shard at most, and the
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -326,7 +327,7 @@ def _check_finite(shard: range, scores: Sequence[Scores], model: Model) -> None:
     if bad:
         raise ExtractionError(
             f"The scores of {len(bad)} prompts ({', '.join(map(str, bad[:10]))}) are not finite in "
-            f"{str(model.dtype).removeprefix('torch.')}: try --dtype bfloat16 or float32."
+            f"{model.dtype_name}: try --dtype bfloat16 or float32."
         )
 
 
@@ -384,16 +385,10 @@ def _record(
         integration_rule=INTEGRATION_RULE if integrated else None,
         metric=settings.metric,
         ablation=settings.ablation,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=model.dtype_name,
         device=model.device.type,
-        versions={"torch": torch.__version__, "transformers": _transformers_version()},
+        versions={name: version(name) for name in ("torch", "transformers")},
     )
-
-
-def _transformers_version() -> str:
-    import transformers
-
-    return transformers.__version__
 
 
 def _units(level: str, shape: Shape, tokens: int) -> int:
@@ -421,7 +416,7 @@ def _plan(
     processes = f" by {workers.size} processes" if workers.size > 1 else ""
     return (
         f"{model.name} ({model.model_type}): {model.shape}, {wiring.n_edges:,} edges; on {model.device}{processes}, "
-        f"{str(model.dtype).removeprefix('torch.')}; {len(prompts):,} prompts of {tokens} tokens; "
+        f"{model.dtype_name}; {len(prompts):,} prompts of {tokens} tokens; "
         f"{', '.join(settings.levels)} by {method}; about {_megabytes(size)} on disk."
     )
 

@@ -44,6 +44,11 @@ class Model:
     device: torch.device
 
     @property
+    def dtype_name(self) -> str:
+        """Such as float32."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def shape(self) -> Shape:
         """Its shape, as its wiring needs it."""
         return self.parts.shape

@@ -220,9 +220,10 @@ def scorer(model, method: str, wiring: Wiring, levels, **options):
     return Attributor(model.taps, wiring, levels=levels, steps=steps, **options)
 
 
-def close(ours, theirs, tolerance) -> None:
+def close(ours, theirs, tolerance, share=1.0) -> None:
+    """Equal where theirs is known, which is at least for this share of them."""
     known = np.isfinite(theirs)
-    assert known.mean() > 0.4
+    assert known.mean() >= share
     scale = np.abs(theirs[known]).max()
     assert scale > 1e-3
     np.testing.assert_allclose(ours[known], theirs[known], rtol=0, atol=tolerance * scale)
@@ -319,6 +320,7 @@ def test_first_order_scores_are_slopes_of_the_metric(family, models, slow_models
     clean, corrupted = slow.run(prompt.clean_ids, prompt), slow.run(prompt.corrupted_ids, prompt)
     embed = slow.model.get_input_embeddings()
     start, end = (embed(torch.tensor([ids])) for ids in (prompt.corrupted_ids, prompt.clean_ids))
+    known_share = 0.5 if "gated" in family or family == "olmo" else 0.9
     inputs = [end] if method == "eap" else [start, (start + end) / 2]
 
     def slope(slot, **change):
@@ -346,7 +348,7 @@ def test_first_order_scores_are_slopes_of_the_metric(family, models, slow_models
     names = wiring.edge_names().to_pylist()
     some = list(range(0, len(names), 4))
     expected = [slope(names[i].split("->")[1], stream=outputs[names[i].split("->")[0]]) for i in some]
-    close(found.edge[0][some], np.array(expected), 6e-3)
+    close(found.edge[0][some], np.array(expected), 6e-3, known_share)
     # all edges into a slot together: the slope along the sum of what their sources change
     for slot in ("a1.h2<k>", "m1", "logits"):
         into = [i for i, name in enumerate(names) if name.endswith(f"->{slot}")]
@@ -354,7 +356,7 @@ def test_first_order_scores_are_slopes_of_the_metric(family, models, slow_models
         expected = slope(slot, stream=whole)
         assert np.isnan(expected) or found.edge[0][into].sum() == pytest.approx(expected, rel=2e-2, abs=2e-3)
     z = ablated(clean, corrupted, "corrupt", "z")
-    close(found.head[0], np.array([slope(head, z=delta) for head, delta in z.items()]), 6e-3)
+    close(found.head[0], np.array([slope(head, z=delta) for head, delta in z.items()]), 6e-3, known_share)
     messages = ablated(clean, corrupted, "corrupt", "messages")
     pairs = list(zip(*np.tril_indices(len(prompt.clean_ids)), strict=True))
     chosen = [(0, 1, 7), (0, 3, 20), (1, 0, 15), (1, 2, 18), (1, 3, 20), (0, 2, 16)]
