@@ -1,6 +1,6 @@
 """The wiring of a transformer as a graph, circuits in it, and what igraph knows about them."""
 
-from .circuit import Circuit, at_least, greedy, mass, on_a_path, ranking, top_k
+from .circuit import Circuit, at_least, greedy, mass, needed_everywhere, on_a_path, ranking, top_k
 from .compare import (
     Null,
     against_null,
@@ -66,6 +66,7 @@ __all__ = [
     "layer_profile",
     "mass",
     "minimum_cut",
+    "needed_everywhere",
     "node_profile",
     "on_a_path",
     "one_of",

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
-from .wiring import Ids, Mask, Wiring
+from .wiring import SLOTS, Ids, Mask, Wiring
 
 Scores = NDArray[np.float32]
 
@@ -200,6 +200,23 @@ def on_a_path(wiring: Wiring, keep: Mask) -> Mask:
         useful[wiring.sources[: stage.sources]] |= (block & useful[readers]).any(axis=1)
 
     return keep & reached[wiring.edge_src] & useful[wiring.edge_dst]
+
+
+def needed_everywhere(wiring: Wiring, keep: Mask) -> Mask:
+    """Of the nodes that kept edges leave, those whose output matters at more positions than the last, by node.
+
+    The logits are read at the last position, and so is what runs into them through MLPs and queries alone. Keys and
+    values are read at every position, and with them all that they are made of. Kept edges lie on paths to `logits`.
+    """
+    everywhere = np.zeros(wiring.n_nodes, dtype=bool)
+    moves = np.isin(wiring.slot_letter, [SLOTS.index("k"), SLOTS.index("v")]) | (
+        wiring.is_kind("head")[wiring.slot_node] & (wiring.slot_letter == SLOTS.index(""))
+    )  # [slot]
+    for stage in reversed(wiring.stages):
+        block = keep[stage.edges].reshape(stage.sources, stage.width)
+        read = moves[stage.slots] | everywhere[wiring.slot_node[stage.slots]]
+        everywhere[wiring.sources[: stage.sources]] |= (block & read).any(axis=1)
+    return everywhere
 
 
 def check_k(wiring: Wiring, k: int) -> int:

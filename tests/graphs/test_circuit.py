@@ -11,6 +11,7 @@ from wirescope.graphs import (
     at_least,
     greedy,
     mass,
+    needed_everywhere,
     on_a_path,
     ranking,
     top_k,
@@ -145,6 +146,34 @@ def test_signed_takes_the_edges_that_help_the_behaviour(published):
     assert (circuit.scores < 0).all()
     assert "a9.h9->logits" in names
     assert "a10.h7->logits" not in names  # strong, but it works against the behaviour
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(3, 2), Shape(3, 2, inputs=Inputs.MERGED), Shape(3, 2, parallel=True)]
+)
+def test_a_node_is_needed_everywhere_if_a_key_or_value_is_made_of_it(shape):
+    wiring = Wiring(shape)
+    names = wiring.edge_names().to_pylist()
+    some = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        keep = on_a_path(wiring, rng.random(wiring.n_edges) < rng.uniform(0.1, 0.6))
+        edges = [name.split("->") for name, kept in zip(names, keep, strict=True) if kept]
+
+        def needed(node, edges=edges):
+            """Followed edge by edge: into a key or value, or into something that is needed everywhere itself."""
+            slots = [slot for source, slot in edges if source == node]
+            return any(
+                slot.endswith(("<k>", "<v>"))
+                or (slot[0] == "a" and "<" not in slot)
+                or needed(slot.partition("<")[0])
+                for slot in slots
+            )
+
+        expected = [needed(node) for node in wiring.node_names]
+        assert needed_everywhere(wiring, keep).tolist() == expected
+        some += expected
+    assert 0.1 < np.mean(some) < 0.9
 
 
 def test_a_circuit_knows_its_nodes_and_heads(published):
