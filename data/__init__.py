@@ -20,9 +20,18 @@ from .published import (
     read_circuit,
     shape_of,
 )
-from .run import LEVELS, Part, Run
+from .run import LEVELS, Curves, Part, Run
 from .schema import SCHEMA_VERSION, TABLES
-from .store import Catalog, RunWriter, check_path, check_run, join_run, read_catalog, write_run
+from .store import (
+    Catalog,
+    RunWriter,
+    check_path,
+    check_run,
+    find_run,
+    join_run,
+    read_catalog,
+    write_run,
+)
 from .tasks import TASKS, check_task, make_task
 
 __all__ = [
@@ -32,6 +41,7 @@ __all__ = [
     "TABLES",
     "TASKS",
     "Catalog",
+    "Curves",
     "Part",
     "Prompt",
     "PublishedCircuit",
@@ -44,6 +54,7 @@ __all__ = [
     "check_task",
     "disk_errors",
     "encode_pairs",
+    "find_run",
     "import_circuit",
     "join_run",
     "make_task",

@@ -1,8 +1,9 @@
 """A run: what was asked for, what came of it, and its ``run.json``."""
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_origin, get_type_hints
@@ -21,6 +22,57 @@ class Part:
     file: str
     rows: int
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Curves that were measured in one go: of which sizes there are effects."""
+
+    ablation: str
+    split: float | None
+    """The share of the prompts that the task ranking is from; the curves are of the others. None: all, of all."""
+    sizes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    """By level and ranking."""
+
+    @classmethod
+    def from_plain(cls, record: Mapping[str, Any]) -> "Curves":
+        """From what ``run.json`` has; whatever it is not is a TypeError or ValueError."""
+        sizes = {
+            level: {ranking: tuple(map(int, some)) for ranking, some in dict(rankings).items()}
+            for level, rankings in dict(record["sizes"]).items()
+        }
+        split = record["split"]
+        return cls(
+            ablation=str(record["ablation"]), split=None if split is None else float(split), sizes=sizes
+        )
+
+    @property
+    def tag(self) -> str:
+        """What its parts are called after, so that those of other curves are not taken for them."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+
+    def __len__(self) -> int:
+        """How many circuits of each prompt they have."""
+        return sum(len(sizes) for rankings in self.sizes.values() for sizes in rankings.values())
+
+    def without(self, others: Iterable["Curves"]) -> "Curves":
+        """What of them is not among others."""
+        left = {
+            level: {
+                ranking: tuple(
+                    sorted(
+                        set(sizes).difference(*(o.measured(self.ablation, level, ranking) for o in others))
+                    )
+                )
+                for ranking, sizes in rankings.items()
+            }
+            for level, rankings in self.sizes.items()
+        }
+        return replace(self, sizes=left)
+
+    def measured(self, ablation: str, level: str, ranking: str) -> tuple[int, ...]:
+        """The sizes of one curve."""
+        return self.sizes.get(level, {}).get(ranking, ()) if ablation == self.ablation else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +100,7 @@ class Run:
     metric: str | None = None
     sign: str = SIGN
     ablation: str | None = None
+    """Of the scores; curves say their own."""
     dtype: str | None = None
     device: str | None = None
     source: str | None = None
@@ -60,6 +113,8 @@ class Run:
     finished: str | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     """By table."""
+    curves: tuple[Curves, ...] = ()
+    """Those that are in `effects`."""
 
     @property
     def wiring(self) -> Wiring:
@@ -68,7 +123,7 @@ class Run:
 
     def differs_from(self, other: "Run") -> list[str]:
         """What the two calls differ in, whatever became of them and wherever they ran: [] for one call."""
-        fate = {"versions", "device", "started", "finished", "parts"}
+        fate = {"versions", "device", "started", "finished", "parts", "curves"}
         names = [f.name for f in fields(self) if f.name not in fate]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
@@ -97,6 +152,7 @@ class Run:
             record["parts"] = {
                 table: tuple(Part(**part) for part in parts) for table, parts in record["parts"].items()
             }
+            record["curves"] = tuple(map(Curves.from_plain, record.get("curves", ())))
             run = cls(**record)
             run._check_types()
         except (ValueError, KeyError, TypeError, AttributeError) as error:

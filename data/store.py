@@ -2,11 +2,13 @@
 
     STORE/runs/run=RUN/run.json
     STORE/TABLE/run=RUN/part-00000.parquet      one file a shard of prompts
+    STORE/effects/run=RUN/part-00000-TAG.parquet   and a set of curves, which has a tag
 
 Writing. A file is written under a temporary name and then renamed, and a run is finished when its
 ``run.json`` says so, which happens last: whatever dies in between leaves a run that readers skip. The same
 call made again goes on with it: parts that are there are not written again. A lock on the run's folder
-keeps a second writer out and goes away with the process that held it. Different runs share no file.
+keeps a second writer out and goes away with the process that held it. Different runs share no file. Curves are
+added to a finished run: their parts are not listed, and so not read, before the last of them is there.
 
 Reading. `read_catalog` looks at every ``run.json`` and at the footer of every part that it lists, and
 sorts the runs into those that can be read, those that are not finished and those that are broken, with
@@ -27,7 +29,7 @@ import pyarrow.parquet as pq
 
 from ..graphs import InputError, StoreError, Wiring, did_you_mean
 from .files import disk_errors, replacing
-from .run import Part, Run, read_run
+from .run import Curves, Part, Run, read_run
 from .schema import TABLES, encodings
 
 ROW_GROUP = 1 << 18
@@ -97,20 +99,29 @@ def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
     path = Path(store)
     check_run(path, run.run)
     run = Run.from_json(run.to_json())  # plain values, as they will be read back
-    record = path / "runs" / f"run={run.run}" / "run.json"
+    record = _record(path, run.run)
     with _locked(record.parent, run.run):
         run = _resumed(path, record, run) if record.exists() else _started(record, run)
         for left_over in path.glob(f"*/run={run.run}/.*.tmp"):
             left_over.unlink()
         writer = RunWriter(path, run)
         yield writer
-        if run.finished is None:
-            _put(record, replace(run, finished=_now(), parts=writer.parts()).to_json())
+        writer.finish()
 
 
-def join_run(store: Path | str, run: Run) -> "RunWriter":
+def join_run(store: Path | str, name: str) -> "RunWriter":
     """Write parts of a run beside the process that holds it by `write_run`, and finishes it."""
-    return RunWriter(Path(store), run)
+    return RunWriter(Path(store), read_run(_record(Path(store), name)))
+
+
+def find_run(store: Path | str, name: str) -> Run | None:
+    """A run as its ``run.json`` has it, finished or not, or None if there is no such run."""
+    record = _record(Path(store), name)
+    return read_run(record) if record.exists() else None
+
+
+def _record(store: Path, name: str) -> Path:
+    return store / "runs" / f"run={name}" / "run.json"
 
 
 def _started(record: Path, run: Run) -> Run:
@@ -129,7 +140,9 @@ def _resumed(store: Path, record: Path, run: Run) -> Run:
         )
     broken = _troubles(store, run.run, there)
     if broken:
-        there = replace(there, finished=None, parts={})
+        broken_tags = {_tag(file) for file in broken}
+        curves = tuple(curves for curves in there.curves if curves.tag not in broken_tags)
+        there = replace(there, finished=None, parts={}, curves=curves)
         _put(record, there.to_json())
         for file in broken:
             file.unlink(missing_ok=True)
@@ -140,22 +153,25 @@ class RunWriter:
     """Writes the parts of one run. Made by `write_run`, which holds the run's lock."""
 
     def __init__(self, store: Path, run: Run) -> None:
-        self._store, self._run = store, run.run
-        self.finished = run.finished is not None
-        """Whether there is nothing left to do."""
+        self._store, self.run = store, run
 
-    def has(self, table: str, shard: int = 0) -> bool:
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do but to add curves."""
+        return self.run.finished is not None
+
+    def has(self, table: str, shard: int = 0, tag: str = "") -> bool:
         """Whether this part is there already."""
-        return self._path(table, shard).exists()
+        return self._path(table, shard, tag).exists()
 
-    def write(self, table: str, rows: pa.Table, shard: int = 0) -> None:
+    def write(self, table: str, rows: pa.Table, shard: int = 0, tag: str = "") -> None:
         """Write a part, unless it is there already. Rows come sorted by their ids."""
-        if self.has(table, shard):
+        if self.has(table, shard, tag):
             return
         schema = TABLES[table]
         encoded = encodings(schema)
         others = [name for name in schema.names if name not in encoded]
-        part = self._path(table, shard)
+        part = self._path(table, shard, tag)
         with disk_errors(part):
             part.parent.mkdir(parents=True, exist_ok=True)
         with replacing(part) as file:
@@ -170,16 +186,38 @@ class RunWriter:
                 store_schema=False,
             )
 
-    def read(self, table: str, columns: list[str]) -> pa.Table:
-        """Columns of what is there of a table."""
-        return pq.read_table(self._files(table), columns=columns)
+    def read(self, table: str, columns: list[str], shard: int | None = None) -> pa.Table:
+        """Columns of what is there of a table, or of one part."""
+        files = self._files(table) if shard is None else self._path(table, shard)
+        return pq.read_table(files, columns=columns, partitioning=None)
 
     def write_wiring(self, wiring: Wiring) -> None:
         """Write `nodes` and `edges`."""
         self.write("nodes", wiring.node_table())
         self.write("edges", wiring.edge_table())
 
-    def parts(self) -> dict[str, tuple[Part, ...]]:
+    def finish(self) -> None:
+        """Let readers see the run, unless they do already."""
+        if not self.finished:
+            self._publish(replace(self.run, finished=_now()))
+
+    def add_curves(self, curves: Curves) -> None:
+        """Let readers see curves whose parts are there."""
+        self._publish(replace(self.run, curves=(*self.run.curves, curves)))
+
+    def drop_curves(self, but: Curves) -> None:
+        """Remove parts of curves that were begun and not added, but of these."""
+        known = {curves.tag for curves in (*self.run.curves, but)}
+        for file in (self._store / "effects" / f"run={self.run.run}").glob("part-*-*.parquet"):
+            if _tag(file) not in known:
+                file.unlink()
+
+    def _publish(self, run: Run) -> None:
+        self.run = run
+        self.run = replace(run, parts=self._parts())
+        _put(_record(self._store, run.run), self.run.to_json())
+
+    def _parts(self) -> dict[str, tuple[Part, ...]]:
         """All parts of the run, by table."""
         found = {}
         for table in TABLES:
@@ -195,10 +233,19 @@ class RunWriter:
         return found
 
     def _files(self, table: str) -> list[Path]:
-        return sorted((self._store / table / f"run={self._run}").glob("part-*.parquet"))
+        """The parts of a table, less those of curves that are not added yet."""
+        tags = {"", *(curves.tag for curves in self.run.curves)}
+        files = sorted((self._store / table / f"run={self.run.run}").glob("part-*.parquet"))
+        return [file for file in files if _tag(file) in tags]
 
-    def _path(self, table: str, shard: int) -> Path:
-        return self._store / table / f"run={self._run}" / f"part-{shard:05d}.parquet"
+    def _path(self, table: str, shard: int, tag: str = "") -> Path:
+        name = f"part-{shard:05d}-{tag}" if tag else f"part-{shard:05d}"
+        return self._store / table / f"run={self.run.run}" / f"{name}.parquet"
+
+
+def _tag(part: Path) -> str:
+    """The tag of the curves that a part is of, if it has one: part-00000-TAG.parquet."""
+    return part.stem.removeprefix("part-").partition("-")[2]
 
 
 def check_run(store: Path | str, name: str) -> None:
@@ -225,7 +272,7 @@ def _troubles(store: Path, name: str, run: Run) -> dict[Path, str]:
     for table, parts in run.parts.items():
         for part in parts:
             if table not in TABLES or not re.fullmatch(
-                rf"{table}/run={re.escape(name)}/part-\d+\.parquet", part.file
+                rf"{table}/run={re.escape(name)}/part-\d+(-[0-9a-f]+)?\.parquet", part.file
             ):
                 raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
             if trouble := _trouble(store / part.file, table, part):
