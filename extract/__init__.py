@@ -1,9 +1,11 @@
-"""What needs torch, and the only place that imports it: models, attribution, extraction."""
+"""What needs torch, and the only place that imports it: models, attribution, interventions, extraction."""
 
-from .extraction import ABLATIONS, METHODS, ExtractionError, Listener, Outcome, Settings, extract
+from .extraction import Outcome, extract
+from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model
 from .published import read_pt
+from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "FAMILIES",
     "METHODS",
     "METRICS",
+    "RANKINGS",
     "ExtractionError",
     "Listener",
     "Model",

@@ -6,7 +6,8 @@ It is registered with transformers under the name `NAME`. Differences from trans
 tape asks for, it takes keys and values of the positions before the first one from the tape, and it expects as many
 key/value heads as heads (`Taps` repeats shared ones before the rotary embedding, so that each head's own copy can
 be told apart). A *gated* model has ``gate_bias`` [layer][head] in its config, and g is whether the logit
-``q_i.k_j * scaling + bias`` is above 0.
+``q_i.k_j * scaling + bias`` is above 0. In a circuit of attention edges, messages p_ij g_ij v_j that are not kept are
+replaced.
 """
 
 from typing import Any
@@ -39,7 +40,8 @@ def attend(
         key, value = tape.with_prefix(layer, key, value)
     gate_bias = getattr(module.config, "gate_bias", None)
     mask = _causal(query, key, sliding_window)
-    if gate_bias is None and not (tape is not None and tape.attention is not None):
+    plain = tape is None or (tape.attention is None and tape.pairs is None)
+    if gate_bias is None and plain:
         z = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=scaling
         )
@@ -53,7 +55,14 @@ def attend(
         gate = (logits + bias[:, None, None] > 0).to(pattern.dtype)
     if tape is not None and tape.attention is not None:
         tape.attention[layer] = (pattern.detach(), None if gate is None else gate.detach(), value.detach())
-    z = (pattern if gate is None else pattern * gate) @ value
+    weights = pattern if gate is None else pattern * gate
+    if tape is None or tape.pairs is None:
+        return (weights @ value).transpose(1, 2), None
+    kept, others = tape.pairs(layer)
+    z = (weights * kept) @ value
+    if others is not None:
+        other_weights, other_value = others
+        z += (other_weights * ~kept) @ other_value
     return z.transpose(1, 2), None
 
 

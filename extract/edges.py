@@ -17,7 +17,7 @@ Positions where nothing changed, or that are padding, are not among the rows.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil
+from math import ceil, prod
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,20 @@ class Slope:
         self.lifted = slope if self.lifted is None else self.lifted.add_(slope)
 
 
+class Workspace:
+    """Memory to work in that is kept: fresh pages would cost as much as the products that fill them."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A tensor with this shape and whatever numbers; the next one of the same name takes its memory."""
+        size = prod(shape)
+        if name not in self._memory or len(self._memory[name]) < size:
+            self._memory[name] = like.new_empty(size)
+        return self._memory[name][:size].view(*shape)
+
+
 class EdgeScorer:
     """Scores all edges of a model, a batch of prompts at a time. It keeps the memory that it works in."""
 
@@ -107,7 +121,7 @@ class EdgeScorer:
         self._slots = max(sum(self.readers[i].width for i in group) for group in self._groups)
         row = (self._sources + self._slots) * parts.d_model * 4
         self._chunk = max(_CHUNK_ROWS, _CHUNK_BYTES // row)
-        self._memory: dict[str, Tensor] = {}
+        self._memory = Workspace()
 
     @torch.no_grad()
     def __call__(self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice]) -> Tensor:
@@ -169,12 +183,8 @@ class EdgeScorer:
             )
 
     def _buffer(self, name: str, units: int, chunk: slice, like: Tensor) -> Tensor:
-        """[unit, row, d_model], in the same memory every time: fresh pages would cost as much as the products."""
-        rows, d_model = chunk.stop - chunk.start, self._parts.d_model
-        size = units * rows * d_model
-        if name not in self._memory or len(self._memory[name]) < size:
-            self._memory[name] = like.new_empty(size)
-        return self._memory[name][:size].view(units, rows, d_model)
+        """Memory for [unit, row, d_model]."""
+        return self._memory(name, (units, chunk.stop - chunk.start, self._parts.d_model), like)
 
 
 def find_readers(parts: Parts, wiring: Wiring) -> list[Reader]:

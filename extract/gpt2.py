@@ -23,6 +23,7 @@ def parts(model: Any) -> Parts:
         Block(
             module=block,
             norm=layer_norm(block.ln_1),
+            attention=block.attn,
             reads=tuple(Read(block.attn.c_attn, partial(take, letter)) for letter in range(3)),  # type: ignore[arg-type]
             out=block.attn.c_proj,
             mlp_norm=layer_norm(block.ln_2),

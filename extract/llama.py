@@ -31,6 +31,7 @@ def llama_like(model: Any, norm: Callable[[Any], Norm]) -> Parts:
         Block(
             module=layer,
             norm=norm(layer.input_layernorm),
+            attention=layer.self_attn,
             reads=(
                 Read(layer.self_attn.q_proj, take),
                 Read(layer.self_attn.k_proj, take),

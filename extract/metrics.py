@@ -17,7 +17,7 @@ METRICS = ("logit_diff", "prob_diff", "kl")
 
 
 class Metric:
-    """A metric on a batch of prompts: call it on the final states [prompt, d_model], get [prompt]."""
+    """A metric on a batch of prompts: call it on final states [row, d_model], get [row]."""
 
     def __init__(
         self,
@@ -31,28 +31,38 @@ class Metric:
         self._answers = [_padded(ids, device) for ids in (correct, wrong)]
         self._clean: Tensor | None = None
 
+    @property
+    def needs_clean(self) -> bool:
+        """Whether it has to be told what the clean run gave: `kl` is measured from it."""
+        return self._name == "kl"
+
     def set_clean(self, state: Tensor) -> None:
-        """Say what the clean run gave: `kl` is measured from it."""
-        if self._name == "kl":
+        """Say what the clean run gave."""
+        if self.needs_clean:
             self._clean = self._logits(state.detach()).log_softmax(-1)
 
-    def __call__(self, state: Tensor) -> Tensor:
-        """The metric in float32. A batch of one prompt takes any number of its states."""
+    def __call__(self, state: Tensor, prompt: Tensor | None = None) -> Tensor:
+        """The metric in float32. `prompt` says whose state each row is; without it, rows are the prompts in order.
+
+        A batch of one prompt takes any number of its states.
+        """
+        own = slice(None) if prompt is None else prompt
         if self._name == "kl":
             assert self._clean is not None
-            return (self._clean.exp() * (self._clean - self._logits(state).log_softmax(-1))).sum(-1)
+            clean = self._clean[own]
+            return (clean.exp() * (clean - self._logits(state).log_softmax(-1))).sum(-1)
         if self._name == "prob_diff":
             probabilities = self._logits(state).softmax(-1)
             correct, wrong = (
-                (probabilities.gather(-1, ids.expand(len(state), -1)) * real).sum(-1)
+                (probabilities.gather(-1, ids[own].expand(len(state), -1)) * real[own]).sum(-1)
                 for ids, real in self._answers
             )
             return correct - wrong
         weight: Tensor = self._unembed.weight  # type: ignore[assignment]
         correct, wrong = (
-            # [prompt, answer, d_model] . [prompt, d_model]
-            (weight[ids].float() @ state.float()[..., None])[..., 0]
-            .masked_fill(~real, -torch.inf)
+            # [row, answer, d_model] . [row, d_model]
+            (weight[ids[own]].float() @ state.float()[..., None])[..., 0]
+            .masked_fill(~real[own], -torch.inf)
             .logsumexp(-1)
             for ids, real in self._answers
         )

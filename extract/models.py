@@ -69,7 +69,7 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
         lambda: AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
-            dtype="float32" if dtype == "auto" and not _is_accelerator(device) else dtype,
+            dtype="float32" if dtype == "auto" and not is_accelerator(device) else dtype,
             attn_implementation=NAME,
             trust_remote_code=False,
             output_loading_info=True,
@@ -111,7 +111,7 @@ def find_device(name: str = "auto", index: int | None = None) -> torch.device:
     """
     try:
         device = (_accelerator() or torch.get_default_device()) if name == "auto" else torch.device(name)
-        if index is not None and ":" not in str(device) and _is_accelerator(device):
+        if index is not None and ":" not in str(device) and is_accelerator(device):
             device = torch.device(device.type, index)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
@@ -126,7 +126,8 @@ def _accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator(check_available=True)
 
 
-def _is_accelerator(device: torch.device) -> bool:
+def is_accelerator(device: torch.device) -> bool:
+    """Whether it is the accelerator that is there."""
     accelerator = _accelerator()
     return accelerator is not None and accelerator.type == device.type
 

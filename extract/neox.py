@@ -27,6 +27,7 @@ def parts(model: Any) -> Parts:
         Block(
             module=layer,
             norm=layer_norm(layer.input_layernorm),
+            attention=layer.attention,
             reads=tuple(
                 Read(layer.attention.query_key_value, partial(take, letter))
                 for letter in range(3)  # type: ignore[arg-type]

@@ -59,6 +59,7 @@ class Block:
     module: nn.Module
     norm: Norm
     """Before the attention."""
+    attention: nn.Module
     reads: tuple[Read, Read, Read]
     """q, k, v."""
     out: nn.Module
@@ -84,6 +85,13 @@ class Parts:
     """The longest prompt that the model takes, in tokens."""
     clips: bool = False
     """Whether attention changes the output of its projections in place."""
+
+    def widened(self, output: Tensor) -> Tensor:
+        """What a projection gives, with a copy of shared keys or values for each head."""
+        heads, kv_heads = self.shape.heads, self.shape.kv_heads
+        if kv_heads == heads or output.shape[-1] != kv_heads * self.d_head:
+            return output
+        return output.unflatten(-1, (kv_heads, -1)).repeat_interleave(heads // kv_heads, dim=-2).flatten(-2)
 
     def out_weight(self, layer: int) -> Tensor:
         """W_O of a layer as [head, d_head, d_model], a view."""

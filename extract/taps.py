@@ -5,14 +5,18 @@ The Hugging Face model runs itself; hooks on its parts copy to a `Tape` what att
 - what nodes write: the input embedding, z (the heads' outputs before W_O), the MLPs' outputs;
 - what they read, where gradients are wanted: the stream at each norm, and the projections' outputs.
 
+A pass can also be that of a *circuit* of heads or of attention edges: what is not kept of them carries what it is given
+instead, and everything else is computed from there.
+
 Prompts of a batch are padded at the end. Causal attention keeps what comes later from what came before, so
 padding changes nothing at the real positions, and no gradient reaches it. Only the last real position matters after the
 last attention: there the stream is cut to it, which saves most of a layer.
 """
 
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,6 +24,10 @@ from torch import Tensor, nn
 
 from .parts import Norm, Parts, Read
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments by position and by name, without the first."""
+Prefix = dict[int, tuple[Tensor, Tensor]]
+"""Keys and values [prompt, head, position, d_head] of the positions before the first one, by layer."""
 AttentionKept = dict[int, tuple[Tensor, Tensor | None, Tensor]]
 """By layer: pattern and gate [prompt, head, query, key], values [prompt, head, key, d_head]."""
 
@@ -47,19 +55,28 @@ class Edit:
 class Tape:
     """What a pass is given besides its tokens, and what it leaves behind."""
 
-    prefix: dict[int, tuple[Tensor, Tensor]] | None = None
-    """Keys and values [prompt, head, position, d_head] of the positions before the first one, by layer."""
+    prefix: Prefix | None = None
     last: Tensor | None = None
     """[prompt]: the last real position of each, counted from the first one of this pass. None: nothing is cut."""
     start: Tensor | None = None
     """Goes into the first block instead of the embedding, [prompt, position, d_model]."""
     gradients: bool = False
+    reads: bool = False
+    """Whether to keep what nodes read, as passes with gradients do."""
+    stop: bool = False
+    """Whether to stop when the first block calls its attention."""
     again: bool = False
     """Whether to keep what it takes to run it again from a layer on."""
     edit: Edit | None = None
+    heads: Callable[[int], tuple[Tensor, Tensor]] | None = None
+    """In a circuit of heads, by layer: which ones each row keeps, [row, head], and z of the others, [row, position,
+    head, d_head]."""
+    pairs: Callable[[int], tuple[Tensor, tuple[Tensor, Tensor] | None]] | None = None
+    """In a circuit of attention edges, by layer: which messages each row keeps, [row, head, query, key], and weights
+    and values of the others; None where these are zero."""
     attention: AttentionKept | None = None
     """Kept if this is a dict."""
-    kept_keys: dict[int, tuple[Tensor, Tensor]] | None = None
+    kept_keys: Prefix | None = None
     """Keys and values by layer, to be another pass's prefix; kept if this is a dict."""
 
     input: Tensor = field(init=False)
@@ -73,11 +90,23 @@ class Tape:
     """By projection, and by norm before an MLP or the unembedding: what came out of it."""
     final: Tensor = field(init=False)
     """The last norm's output, [prompt, d_model] at the last position; at all positions if nothing is cut."""
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     """How the model called its blocks, so that they can be called again."""
+    call: Call = field(init=False)
+    """How the first block called its attention; in these families all do it alike."""
     hidden: list[Tensor] = field(default_factory=list)
     """What went into each block, and into the last norm."""
     _edited: Tensor | None = None
+
+    @property
+    def keeps_reads(self) -> bool:
+        """Whether what nodes read is kept."""
+        return self.gradients or self.reads
+
+    @property
+    def in_circuit(self) -> bool:
+        """Whether units are ablated on the way; nothing that nodes write is kept then."""
+        return self.edit is not None or self.heads is not None or self.pairs is not None
 
     @property
     def first(self) -> int:
@@ -115,16 +144,47 @@ class Taps:
                 module.register_forward_hook(self._on_projection(block.reads, layer))
             block.out.register_forward_pre_hook(self._on_z(layer))
             block.mlp.register_forward_hook(self._on_mlp())
+        parts.blocks[0].attention.register_forward_pre_hook(self._on_first_attention(), with_kwargs=True)
         parts.norm.module.register_forward_pre_hook(self._before_norm("logits", len(parts.blocks)))
         parts.norm.module.register_forward_hook(self._on_last_norm())
 
     def run(self, ids: Tensor, tape: Tape) -> Tape:
         """Run the model on token ids [prompt, position]."""
         with torch.set_grad_enabled(tape.gradients), self._recording(tape):
-            embedded = self.parts.base.get_input_embeddings()(ids)  # type: ignore[operator]
-            positions = torch.arange(tape.first, tape.first + ids.shape[1], device=ids.device)
-            self.parts.base(inputs_embeds=embedded, position_ids=positions[None], use_cache=False, tape=tape)
+            self._forward(ids, tape.first, tape)
         return tape
+
+    def _forward(self, ids: Tensor, first: int, tape: Tape) -> None:
+        embedded = self.parts.base.get_input_embeddings()(ids)  # type: ignore[operator]
+        positions = torch.arange(first, first + ids.shape[1], device=ids.device)
+        self.parts.base(inputs_embeds=embedded, position_ids=positions[None], use_cache=False, tape=tape)
+
+    @torch.no_grad()
+    def enter(self, ids: Tensor, first: int = 0) -> tuple[Tensor, Call]:
+        """What goes into the first block, [prompt, position, d_model], and how attention is called.
+
+        The tokens are those from the position `first` on.
+        """
+        tape = Tape(stop=True)
+        with suppress(_Enough), self._recording(tape):
+            self._forward(ids, first, tape)
+        return tape.input, tape.call
+
+    @torch.no_grad()
+    def attend(
+        self, layer: int, call: Call, projected: Mapping[nn.Module, Tensor], prefix: Prefix | None
+    ) -> Tensor:
+        """z of a layer, [row, position, head * d_head], whose projections gave this."""
+        block = self.parts.blocks[layer]
+        rows, positions = next(iter(projected.values())).shape[:2]
+        nothing = self.parts.out_weight(layer).new_zeros(()).expand(rows, positions, self.parts.d_model)
+        args, kwargs = call
+        with ExitStack() as stack:
+            for module, output in projected.items():
+                stack.enter_context(_standing_in(module, partial(_given, output)))
+            stack.enter_context(_standing_in(block.out, lambda z: z))
+            z, *_ = block.attention(nothing, *args, **kwargs | {"tape": Tape(prefix=prefix)})
+        return z
 
     @torch.no_grad()
     def rerun(self, before: Tape, edit: Edit) -> Tensor:
@@ -165,13 +225,22 @@ class Taps:
 
         return hook
 
+    def _on_first_attention(self) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+            if (tape := self._tape) is not None and tape.stop:
+                others = {key: value for key, value in kwargs.items() if key not in ("hidden_states", "tape")}
+                tape.call = args[1:], others
+                raise _Enough
+
+        return hook
+
     def _on_norm(self, norm: Norm, layer: int) -> Callable[..., Any]:
         """Before an attention: keep the stream, and norm the changed one too if there is an edit."""
 
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
             if (tape := self._tape) is None:
                 return
-            if tape.gradients:
+            if tape.keeps_reads:
                 tape.streams[module] = args[0].detach()
             if (edit := tape.edit) and edit.layer == layer and edit.at == "reads":
                 tape._edited = norm.module.forward(args[0] + edit.delta)
@@ -179,28 +248,22 @@ class Taps:
         return hook
 
     def _on_projection(self, reads: tuple[Read, ...], layer: int) -> Callable[..., Any]:
-        heads, groups = self.parts.shape.heads, self.parts.shape.heads // self.parts.shape.kv_heads
-
-        def widened(output: Tensor, module: nn.Module) -> Tensor:
-            """Shared keys and values as a copy for each head."""
-            if groups == 1 or module is reads[0].module:
-                return output
-            return output.unflatten(-1, (heads // groups, -1)).repeat_interleave(groups, dim=-2).flatten(-2)
+        widened = self.parts.widened
 
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor | None:  # noqa: ARG001
             if (tape := self._tape) is None:
                 return None
-            output = widened(output, module)
+            output = widened(output)
             if (edit := tape.edit) and edit.layer == layer and edit.at == "reads":
                 assert edit.mask is not None
-                changed = widened(module.forward(tape._edited), module)
+                changed = widened(module.forward(tape._edited))
                 output = output.clone()
                 for letter, read in enumerate(reads):
                     if read.module is module:
                         chosen = edit.mask[:, None, :, letter, None]  # [row, 1, head, 1]
                         there = read.take(output)
                         there.copy_(torch.where(chosen, read.take(changed), there))
-            if tape.gradients:
+            if tape.keeps_reads:
                 tape.read[module] = output
                 if self.parts.clips:
                     output = output.clone()
@@ -221,7 +284,7 @@ class Taps:
                 stream = stream + edit.delta
             if layer >= len(self.parts.blocks) - 1:
                 stream = tape.cut(stream)
-            if tape.gradients:
+            if tape.keeps_reads:
                 tape.streams[module] = stream.detach()
             return stream
 
@@ -229,7 +292,7 @@ class Taps:
 
     def _on_mlp_norm(self) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
-            if (tape := self._tape) is not None and tape.gradients:
+            if (tape := self._tape) is not None and tape.keeps_reads:
                 tape.read[module] = output
 
         return hook
@@ -238,13 +301,13 @@ class Taps:
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor | None:  # noqa: ARG001
             if (tape := self._tape) is None:
                 return None
-            if tape.gradients:
+            if tape.keeps_reads:
                 tape.read[module] = output
             tape.final = output if tape.last is None else output[:, 0]
             if tape.last is None or tape.edit is not None:
                 return None
             return output.expand(
-                -1, tape.z[-1].shape[1], -1
+                -1, tape.input.shape[1], -1
             )  # the model expects all positions, and drops them
 
         return hook
@@ -254,17 +317,44 @@ class Taps:
             if (tape := self._tape) is None:
                 return None
             z = args[0]
-            if (edit := tape.edit) is None:
+            if not tape.in_circuit:
                 tape.z.append(z)
-            elif edit.layer == layer and edit.at == "z":
+            elif (edit := tape.edit) and edit.layer == layer and edit.at == "z":
                 z = z + edit.delta
+            elif tape.heads is not None:
+                kept, instead = tape.heads(layer)
+                z = torch.where(kept[:, None, :, None], z.unflatten(-1, instead.shape[2:]), instead).flatten(
+                    -2
+                )
             return tape.cut(z) if layer == len(self.parts.blocks) - 1 else z
 
         return hook
 
     def _on_mlp(self) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
-            if (tape := self._tape) is not None and tape.edit is None:
+            if (tape := self._tape) is not None and not tape.in_circuit:
                 tape.mlp.append(output.detach())
 
         return hook
+
+
+def _given(output: Tensor, _: Tensor) -> Tensor:
+    return output
+
+
+class _Enough(Exception):  # noqa: N818
+    """Stops a pass whose rest nobody needs."""
+
+
+@contextmanager
+def _standing_in(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Let a function do a module's work."""
+    before = vars(module).get("forward")
+    module.forward = function
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before

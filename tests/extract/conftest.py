@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow import Slow
 from transformers import (
     GPT2Config,
     GPTNeoXConfig,
@@ -86,6 +87,18 @@ def make_model() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(scope="session")
 def make_tapped() -> Callable[..., Model]:
     return new_tapped
+
+
+@pytest.fixture(scope="session")
+def slow_models(make_model):
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = Slow(make_model(name))
+        return made[name]
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -337,7 +337,6 @@ def mine(finished, tmp_path) -> Path:
     [
         ("--method eap", "not the same: method, steps, integration_rule)"),
         ("--metric prob_diff", "not the same: metric)"),
-        ("--ablation zero", "not the same: ablation)"),
         ("--steps 3", "not the same: steps)"),
         ("--level head", "not the same: levels)"),
         ("--merge-qkv", "not the same: shape)"),

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from wirescope.data import encode_pairs, read_catalog, read_pairs
 from wirescope.extract import ExtractionError, Settings, extract, extraction, find_device, load_model
 from wirescope.extract.attribution import Attributor
+from wirescope.extract.job import Job
 from wirescope.extract.taps import Tape
 from wirescope.extract.workers import Workers
 from wirescope.graphs import InputError, Wiring
@@ -25,6 +26,7 @@ from wirescope.graphs import InputError, Wiring
 ROOT = Path(__file__).parents[2]
 MODELS = Path(os.environ.get("WIRESCOPE_MODELS", ROOT.parent / "shared" / "models"))
 LEVELS = ("edge", "head", "attention")
+SCORES = Settings(levels=LEVELS, curves=False)
 
 
 class Told:
@@ -33,12 +35,12 @@ class Told:
     def __init__(self) -> None:
         self.plans, self.steps, self.notes, self.done = [], [], [], []
 
-    def begin(self, plan, prompts, done):
+    def begin(self, plan, what, total, done):
         self.plans.append(plan)
-        self.done.append((prompts, done))
+        self.done.append((what, total, done))
 
-    def advance(self, prompts):
-        self.steps.append(prompts)
+    def advance(self, count):
+        self.steps.append(count)
 
     def note(self, message):
         self.notes.append(message)
@@ -63,7 +65,7 @@ def many(tmp_path_factory) -> Path:
 
 
 def run(tiny, store, **options):
-    options = {"prompts": tiny / "prompts.jsonl", "settings": Settings(levels=LEVELS)} | options
+    options = {"prompts": tiny / "prompts.jsonl", "settings": SCORES} | options
     return extract(model=str(tiny / "model"), store=store, run="tiny", **options)
 
 
@@ -129,7 +131,8 @@ def test_a_mean_is_over_the_prompts_that_have_the_position(tiny, many):
     model = load_model(str(tiny / "model"), device=find_device())
     prompts = encode_pairs(read_pairs(many), model.vocabulary)
     shards = [range(32), range(32, 64), range(64, 96), range(96, 100)]
-    means = extraction._means(model, prompts, shards, Settings(), Workers(0, 1, model.device))
+    alone = Workers(0, 1, model.device)
+    means = Job(model, prompts, shards, Wiring(model.shape), "logit_diff", None, alone, Told()).means
     tapes = [model.taps.run(torch.tensor([prompt.clean_ids]), Tape()) for prompt in prompts]
     for position in (0, 4, 7, 11):
         there = [tape for tape in tapes if tape.input.shape[1] > position]
@@ -162,7 +165,7 @@ def test_commands_answer_from_an_extracted_store(tiny, tmp_path, cli):
 
 def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
     """Three shards are finished, one is torn out; the same call does that one and gives the same bytes."""
-    settings = Settings(levels=("edge", "head"), method="eap")
+    settings = Settings(levels=("edge", "head"), method="eap", curves=False)
     first = run(tiny, tmp_path / "s", prompts=many, settings=settings)
     assert first.fresh == 100
     whole = parts(tmp_path / "s")
@@ -180,7 +183,12 @@ def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
 def test_the_batch_size_changes_no_score(tiny, many, tmp_path, batch):
     results = []
     for name, size in (("default", None), ("other", batch)):
-        run(tiny, tmp_path / name, prompts=many, settings=Settings(levels=("edge", "head"), batch_size=size))
+        run(
+            tiny,
+            tmp_path / name,
+            prompts=many,
+            settings=Settings(levels=("edge", "head"), batch_size=size, curves=False),
+        )
         results.append([column(tmp_path / name, table, "score") for table in ("edge_scores", "head_scores")])
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
@@ -198,7 +206,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(tiny, many, tmp_path, monkey
 
     monkeypatch.setattr(Attributor, "__call__", short_of_memory)
     told = Told()
-    settings = Settings(method="eap")
+    settings = Settings(method="eap", curves=False)
     assert run(tiny, tmp_path / "s", prompts=many, limit=10, settings=settings, listener=told).fresh == 10
     assert sizes == [10, 5, 5]
     assert told.notes == ["Out of memory: going on with 5 prompts at a time (--batch-size 5)."]
@@ -255,8 +263,8 @@ def test_other_weights_under_the_same_name_are_another_call(tiny, tmp_path):
 
 
 def test_the_order_of_levels_is_nothing(tiny, tmp_path):
-    run(tiny, tmp_path / "s", settings=Settings(levels=("head", "edge")))
-    assert run(tiny, tmp_path / "s", settings=Settings(levels=("edge", "head"))).fresh == 0
+    run(tiny, tmp_path / "s", settings=Settings(levels=("head", "edge"), curves=False))
+    assert run(tiny, tmp_path / "s", settings=Settings(levels=("edge", "head"), curves=False)).fresh == 0
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, tmp_path, monkeypatch):
@@ -272,7 +280,7 @@ def test_another_call_does_not_touch_a_run(tiny, tmp_path):
     run(tiny, tmp_path / "s")
     before = parts(tmp_path / "s")
     with pytest.raises(InputError, match=r"not the same: .*metric"):
-        run(tiny, tmp_path / "s", settings=Settings(levels=LEVELS, metric="prob_diff"))
+        run(tiny, tmp_path / "s", settings=Settings(levels=LEVELS, metric="prob_diff", curves=False))
     assert parts(tmp_path / "s") == before
 
 
@@ -356,7 +364,7 @@ def test_on_a_real_model_the_top_edges_are_those_of_exact(tmp_path, record_prope
             task="ioi",
             limit=16,
             store=tmp_path / method,
-            settings=Settings(method=method),
+            settings=Settings(method=method, curves=False),
         )
         stores.append(column(tmp_path / method, "edge_scores", "score").reshape(16, -1).mean(0))
     estimated, exact = stores

@@ -1,0 +1,148 @@
+"""The ablated run of a batch: what every circuit of it starts from, computed once for all of them.
+
+Under the ablation `corrupt`, ablated nodes write what they write on the corrupted prompts. Clean and corrupted prompts
+are the same up to some position, and up to there so is every circuit: these positions become a prefix, whose keys and
+values are all that matters. Under `zero` and `mean`, what nodes write is known without a run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from .attribution import Batch, Means
+from .parts import Parts
+from .taps import AttentionKept, Call, Prefix, Tape, Taps
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """A batch, ready for circuits; positions are counted from `start`."""
+
+    batch: Batch
+    start: int
+    last: Tensor
+    """[prompt]: the last position of each."""
+    clean_input: Tensor
+    """[prompt, position, d_model]"""
+    call: Call
+    """How attention is called."""
+    input: Tensor
+    """What `input` carries when ablated, [prompt, position, d_model]."""
+    z: Sequence[Tensor]
+    """By layer, what heads carry, [prompt, position, head * d_head]."""
+    mlp: Sequence[Tensor]
+    """By layer, what MLPs carry, [prompt, position, d_model]; the last layer's at the last position only."""
+    streams: list[Tensor] = field(default_factory=list)
+    """By reader, what it reads when no edge is kept, [prompt, position, d_model]; one position for the last two."""
+    projected: list[dict[nn.Module, Tensor]] = field(default_factory=list)
+    """By layer, what the projections of its heads make of that."""
+    prefix: Prefix | None = None
+    attention: AttentionKept | None = None
+    """What attention does when ablated; None where messages are zero."""
+
+    def prefix_of(self, prompt: Tensor) -> Prefix | None:
+        """The prefix for rows of these prompts."""
+        if self.prefix is None:
+            return None
+        return {layer: (key[prompt], value[prompt]) for layer, (key, value) in self.prefix.items()}
+
+    def at_last(self, x: Tensor) -> Tensor:
+        """[prompt, position, d] at the last position, [prompt, d]."""
+        if x.shape[1] == 1:
+            return x[:, 0]
+        return x[torch.arange(len(x), device=x.device), self.last]
+
+
+@torch.no_grad()
+def ablate(taps: Taps, batch: Batch, levels: Sequence[str], ablation: str, means: Means | None) -> Ablated:
+    """Run what has to be run once for all circuits of a batch, at these levels."""
+    if batch.metric.needs_clean:
+        batch.metric.set_clean(taps.run(batch.clean, Tape(last=batch.last())).final)
+    if ablation == "corrupt":
+        return _corrupted(taps, batch, levels)
+    clean_input, call = taps.enter(batch.clean)
+    parts, (prompts, positions, _) = taps.parts, clean_input.shape
+    d_z = parts.shape.heads * parts.d_head
+
+    def instead(mean: Tensor | None, width: int) -> Tensor:
+        if mean is None:
+            return clean_input.new_zeros(prompts, positions, width)
+        return mean[:positions].to(clean_input).repeat(prompts, 1, 1)
+
+    layers: list[None] = [None] * parts.shape.layers
+    *mlp, last_mlp = (instead(mean, parts.d_model) for mean in (means.mlp if means else layers))
+    ablated = Ablated(
+        batch=batch,
+        start=0,
+        last=batch.last(),
+        clean_input=clean_input,
+        call=call,
+        input=instead(means.input if means else None, parts.d_model),
+        z=[instead(mean, d_z) for mean in (means.z if means else layers)],
+        mlp=[*mlp, Tape(last=batch.last()).cut(last_mlp)],
+    )
+    if "edge" in levels:
+        _add_reads(parts, ablated)
+    return ablated
+
+
+def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
+    start = batch.shared_prefix()
+    edges = "edge" in levels
+    tape = taps.run(
+        batch.corrupted,
+        Tape(last=batch.last(), reads=edges, kept_keys={}, attention={} if "attention" in levels else None),
+    )
+    assert tape.kept_keys is not None
+    clean_input, call = taps.enter(batch.clean[:, start:], start)
+
+    def here(x: Tensor) -> Tensor:
+        """Without the prefix; what is there for the last position only has none."""
+        return x if x.shape[1] == 1 else x[:, start:]
+
+    def projected(layer: int) -> dict[nn.Module, Tensor]:
+        return {read.module: here(tape.read[read.module]) for read in taps.parts.blocks[layer].reads}
+
+    layers = range(taps.parts.shape.layers)
+    norms = [norm.module for block in taps.parts.blocks for norm in (block.norm, block.mlp_norm)]
+    return Ablated(
+        batch=batch,
+        start=start,
+        last=batch.last(start),
+        clean_input=clean_input,
+        call=call,
+        input=here(tape.input),
+        z=[here(z) for z in tape.z],
+        mlp=[here(mlp) for mlp in tape.mlp],
+        streams=[here(tape.streams[norm]) for norm in [*norms, taps.parts.norm.module]] if edges else [],
+        projected=[projected(layer) for layer in layers] if edges else [],
+        prefix={
+            layer: (key[:, :, :start], value[:, :, :start]) for layer, (key, value) in tape.kept_keys.items()
+        }
+        if start
+        else None,
+        attention=None
+        if tape.attention is None
+        else {
+            layer: (pattern[:, :, start:], None if gate is None else gate[:, :, start:], value)
+            for layer, (pattern, gate, value) in tape.attention.items()
+        },
+    )
+
+
+def _add_reads(parts: Parts, ablated: Ablated) -> None:
+    """What is read where every node writes what it carries when ablated: their sum, and biases that no head has."""
+    stream = ablated.input
+    for block, z, mlp in zip(parts.blocks, ablated.z, ablated.mlp, strict=True):
+        ablated.streams.append(stream)
+        normed = block.norm.module.forward(stream)
+        modules = dict.fromkeys(read.module for read in block.reads)
+        ablated.projected.append({module: parts.widened(module.forward(normed)) for module in modules})
+        written = block.out.forward(z)
+        if block is parts.blocks[-1]:
+            stream, written = (ablated.at_last(x)[:, None] for x in (stream, written))
+        ablated.streams.append(stream if parts.shape.parallel else stream + written)
+        stream = stream + written + mlp
+    ablated.streams.append(stream)

@@ -1,0 +1,111 @@
+"""Circuits by intervention: what the metric is when only some units are kept, and all others carry ablated values.
+
+A row is a prompt with the units that it keeps; any rows run together. Circuits of heads and of attention edges run the
+model itself, with z or messages replaced on the way: embedding and MLPs, and whatever else is not of the level, stay
+live. Circuits of edges are in `edge_circuits`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..graphs.wiring import Ids, Mask
+from .ablated import Ablated
+from .taps import Tape, Taps
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt of a batch, by its place there, and the units that it keeps."""
+
+    prompt: int
+    kept: Mask
+
+
+class Circuits(Protocol):
+    """Measures circuits of one level."""
+
+    def top(self, order: Ids, k: int) -> Mask:
+        """The units that the first k of a ranking keep, of all units that it ranks."""
+
+    def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
+        """The metric of each row."""
+
+
+class HeadCircuits:
+    """Circuits of heads, [layer * head]; what a head carries is its z."""
+
+    def __init__(self, taps: Taps) -> None:
+        self._taps = taps
+
+    def top(self, order: Ids, k: int) -> Mask:
+        """The first k."""
+        return first(order, k)
+
+    @torch.no_grad()
+    def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
+        """The metric of each row."""
+        prompt = prompts_of(ablated, rows)
+        heads = self._taps.parts.shape.heads
+        kept = torch.from_numpy(np.stack([row.kept for row in rows])).to(prompt.device)
+        kept = kept.unflatten(1, (-1, heads))  # [row, layer, head]
+
+        def at(layer: int) -> tuple[Tensor, Tensor]:
+            return kept[:, layer], ablated.z[layer][prompt].unflatten(-1, (heads, -1))
+
+        return _live(self._taps, ablated, prompt, Tape(heads=at))
+
+
+class AttentionCircuits:
+    """Circuits of attention edges, [layer * head * pair] of a row's own prompt, key not after query."""
+
+    def __init__(self, taps: Taps) -> None:
+        self._taps = taps
+
+    def top(self, order: Ids, k: int) -> Mask:
+        """The first k."""
+        return first(order, k)
+
+    @torch.no_grad()
+    def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
+        """The metric of each row."""
+        prompt = prompts_of(ablated, rows)
+        shape, longest = self._taps.parts.shape, ablated.batch.longest
+        by_layer = [row.kept.reshape(shape.layers, shape.heads, -1) for row in rows]
+        pairs = [np.tril_indices(ablated.batch.lengths[row.prompt]) for row in rows]
+
+        def at(layer: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+            kept = np.zeros((len(rows), shape.heads, longest, longest), dtype=bool)
+            for own, mask, (query, key) in zip(kept, by_layer, pairs, strict=True):
+                own[:, query, key] = mask[layer]
+            here = torch.from_numpy(kept[:, :, ablated.start :]).to(prompt.device)
+            if ablated.attention is None:
+                return here, None
+            pattern, gate, value = ablated.attention[layer]
+            weights = pattern if gate is None else pattern * gate
+            return here, (weights[prompt], value[prompt])
+
+        return _live(self._taps, ablated, prompt, Tape(pairs=at))
+
+
+def _live(taps: Taps, ablated: Ablated, prompt: Tensor, tape: Tape) -> Tensor:
+    """The metric of rows in a pass of the model itself."""
+    tape.prefix, tape.last = ablated.prefix_of(prompt), ablated.last[prompt]
+    taps.run(ablated.batch.clean[prompt][:, ablated.start :], tape)
+    return ablated.batch.metric(tape.final, prompt)
+
+
+def prompts_of(ablated: Ablated, rows: Sequence[Row]) -> Tensor:
+    """[row]: whose each row is."""
+    return torch.tensor([row.prompt for row in rows], device=ablated.last.device)
+
+
+def first(order: Ids, k: int) -> Mask:
+    """The first k of a ranking, as a mask."""
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order[:k]] = True
+    return kept

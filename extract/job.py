@@ -1,0 +1,92 @@
+"""An extraction under way: what all its parts share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ..data import Prompt, RunWriter
+from ..graphs import Shape, Wiring
+from .attribution import Batch, Means
+from .models import Model
+from .settings import Listener
+from .taps import Tape
+from .workers import Workers
+
+PROMPTS_AT_A_TIME = 16
+_SHARD_PROMPTS = 32
+_SHARD_SCORES = 1 << 24
+
+
+@dataclass
+class Job:
+    """A model on prompts, into a run."""
+
+    model: Model
+    prompts: Sequence[Prompt]
+    shards: Sequence[range]
+    """Prompts that are written together; they depend on the wiring and the prompts, never on batches or processes."""
+    wiring: Wiring
+    metric: str
+    writer: RunWriter
+    workers: Workers
+    listener: Listener
+
+    def batch(self, prompts: Sequence[int]) -> Batch:
+        """Prompts as tensors, by number."""
+        return Batch([self.prompts[p] for p in prompts], self.model.parts, self.metric)
+
+    def tokens(self, prompts: Sequence[int]) -> int:
+        """How long the longest of these prompts is."""
+        return max(len(self.prompts[p].clean_ids) for p in prompts)
+
+    def by_length(self, prompts: Sequence[int]) -> list[int]:
+        """These prompts, the shortest first, so that little of a batch is padding."""
+        return sorted(prompts, key=lambda p: len(self.prompts[p].clean_ids))
+
+    @cached_property
+    def means(self) -> Means:
+        """What nodes write on average over all clean prompts, at each position that any has; all processes help.
+
+        Sums are taken shard by shard and then added in the order of the shards, whoever computed them.
+        """
+        with torch.no_grad():
+            return self._means()
+
+    def _means(self) -> Means:
+        parts, device = self.model.parts, self.model.device
+        longest = self.tokens(range(len(self.prompts)))
+        layers, d_model, d_z = parts.shape.layers, parts.d_model, parts.shape.heads * parts.d_head
+        widths = [d_model, *[d_z] * layers, *[d_model] * layers]
+        total = torch.zeros(longest, sum(widths), device=device)
+        count = torch.zeros(longest, 1, device=device)
+        for i, shard in enumerate(self.shards):
+            part = torch.zeros_like(total)
+            for first in range(shard.start, shard.stop, PROMPTS_AT_A_TIME):
+                batch = self.batch(range(first, min(first + PROMPTS_AT_A_TIME, shard.stop)))
+                real = (
+                    torch.arange(batch.longest, device=device) <= batch.last()[:, None]
+                )  # [prompt, position]
+                count[: batch.longest, 0] += real.sum(0)
+                if self.workers.does(i):
+                    tape = self.model.taps.run(batch.clean, Tape())
+                    written = torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1).float()
+                    part[: batch.longest] += (written * real[..., None]).sum(0)
+            total += self.workers.share(part, i)
+        found_input, *others = (total / count).split(widths, dim=-1)
+        return Means(found_input, others[:layers], others[layers:])
+
+
+def units(level: str, shape: Shape, tokens: int) -> int:
+    """How many units a prompt of so many tokens has at a level."""
+    heads = shape.layers * shape.heads
+    return {"edge": shape.n_edges, "head": heads, "attention": heads * tokens * (tokens + 1) // 2}[level]
+
+
+def shards_of(prompts: Sequence[Prompt], shape: Shape, levels: Sequence[str]) -> list[range]:
+    """Prompts in their order, cut into shards."""
+    longest = max(len(prompt.clean_ids) for prompt in prompts)
+    scores = max(units(level, shape, longest) for level in levels)
+    size = max(1, min(_SHARD_PROMPTS, _SHARD_SCORES // scores))
+    return [range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size)]

@@ -1,0 +1,114 @@
+"""What is scored and measured, and how: all that a call can choose, and who is told how it goes."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..data import LEVELS
+from ..graphs import InputError, one_of
+from .metrics import METRICS
+
+METHODS = ("eap-ig", "eap", "exact")
+ABLATIONS = ("corrupt", "zero", "mean")
+RANKINGS = ("prompt", "task")
+"""Those that can be asked for; `random` is measured beside them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is scored and measured, and how."""
+
+    levels: tuple[str, ...] = ("edge",)
+    method: str = "eap-ig"
+    steps: int = 5
+    metric: str = "logit_diff"
+    ablation: str = "corrupt"
+    merged: bool = False
+    """One input a head instead of q, k and v."""
+    curves: bool = True
+    """Whether circuits are measured after scoring."""
+    rankings: tuple[str, ...] = RANKINGS
+    sizes: tuple[int, ...] | None = None
+    """Of circuits; None: from 1 to everything."""
+    split: float | None = None
+    """The share of the prompts that the task ranking is from, so that curves can be of the others."""
+    batch_size: int | None = None
+    """Prompts at a time; units at a time for `exact`; circuits at a time for curves."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is loaded."""
+        for level in self.levels:
+            one_of("level", level, LEVELS)
+        one_of("method", self.method, METHODS)
+        one_of("metric", self.metric, METRICS)
+        one_of("ablation", self.ablation, ABLATIONS)
+        if not self.levels:
+            raise InputError(f"There is no level to score: choose from {', '.join(LEVELS)}.")
+        if self.steps < 1:
+            raise InputError(f"eap-ig needs at least one step, not {self.steps}.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"A batch needs at least one prompt, not {self.batch_size}.")
+        if self.ablation == "mean" and "attention" in self.levels:
+            raise InputError(
+                "The ablation 'mean' is not defined at the level 'attention', where each prompt has edges of its own: "
+                "choose corrupt or zero."
+            )
+        if self.metric == "kl" and self.method == "eap":
+            raise InputError(
+                "The metric 'kl' is smallest at the clean run, so its gradient there is zero, and so is every score by "
+                "'eap': choose --method eap-ig or exact."
+            )
+        self._check_curves()
+
+    def _check_curves(self) -> None:
+        for ranking in self.rankings:
+            one_of("ranking", ranking, RANKINGS)
+        if not self.rankings:
+            raise InputError(
+                f"There is no ranking to measure circuits of: choose from {', '.join(RANKINGS)}."
+            )
+        if self.rankings == ("task",) and "attention" in self.levels:
+            raise InputError(
+                "At the level 'attention' each prompt has edges of its own, and there is no ranking of the task: "
+                "choose --ranking prompt as well, or leave the level out."
+            )
+        if self.sizes is not None:
+            if not self.sizes:
+                raise InputError("--sizes names no size: write them as 1,10,100.")
+            for size in self.sizes:
+                if size < 1:
+                    raise InputError(f"A circuit has at least one unit, not {size} (--sizes).")
+        if self.split is not None:
+            if not 0 < self.split < 1:
+                raise InputError(
+                    f"--split {self.split} is not a share of the prompts: it lies between 0 and 1."
+                )
+            if "task" not in self.rankings:
+                raise InputError("--split is for the ranking of the task: add --ranking task.")
+        if not self.curves and (self.sizes is not None or self.split is not None):
+            raise InputError("--no-curves measures no circuits: leave out --sizes and --split.")
+
+
+class Listener(Protocol):
+    """Is told how an extraction goes."""
+
+    def begin(self, plan: str, what: str, total: int, done: int) -> None:
+        """A long part begins: so many prompts, or circuits, of which some are done already."""
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+
+    def note(self, message: str) -> None:
+        """Something happened that the user should know."""
+
+
+class Deaf:
+    """Does not listen."""
+
+    def begin(self, plan: str, what: str, total: int, done: int) -> None:
+        """Hear nothing."""
+
+    def advance(self, count: int) -> None:
+        """Hear nothing."""
+
+    def note(self, message: str) -> None:
+        """Hear nothing."""
