@@ -117,29 +117,53 @@ def extract(
     split: Annotated[
         bool, typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.")
     ] = True,
+    ranking: Annotated[
+        list[str] | None, typer.Option(help="Of the circuits to measure: prompt, task; both by default.")
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Of the circuits: 1,10,100; by default from 1 to everything.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option("--split", help="Rank the task by this share of the prompts, measure on the others."),
+    ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves/--no-curves", help="Measure circuits after scoring, or not.")
+    ] = True,
     limit: Annotated[int | None, typer.Option(help="So many prompts; 100 of a task by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.")] = 0,
     batch_size: Annotated[
-        int | None, typer.Option(help="Prompts at a time, of 32 at most (16); for exact, units (64).")
+        int | None, typer.Option(help="Prompts or circuits at a time (16); for exact, units (64).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
     ] = "auto",
 ) -> None:
-    """Score every unit of a model on every prompt, into a store.
+    """Score every unit of a model on every prompt, measure its circuits.
+
+    All scores go into a store. Then, for each ranking of the units and for
+    a random one, the strongest are kept and the others ablated: how much of
+    the behaviour is left, by size, is a curve.
 
     Prompts are pairs, clean and corrupted, with right and wrong answers:
     {"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong":
     [" John"]}, or token ids under clean_ids, corrupted_ids, ...
 
-    Given again, an interrupted command goes on. On several GPUs: torchrun
-    --nproc-per-node 8 -m wirescope.cli -- extract --model ...
+    Given again, an interrupted command goes on; given with other --sizes,
+    --ranking or --ablation, it adds curves and scores nothing again. On
+    several GPUs: torchrun --nproc-per-node 8 -m wirescope.cli -- extract
+    --model ...
 
     Example: wirescope extract --model gpt2 --task ioi --store circuits
     """
+    from ..graphs import InputError
     from .extracting import run_extract
 
+    try:
+        numbers = None if sizes is None else tuple(sorted({int(size) for size in sizes.split(",")}))
+    except ValueError as error:
+        raise InputError(f"--sizes {sizes} is not a list of numbers: write 1,10,100.") from error
     settings = {
         "levels": tuple(dict.fromkeys(level or ["edge"])),
         "method": method,
@@ -147,6 +171,10 @@ def extract(
         "metric": metric,
         "ablation": ablation,
         "merged": not split,
+        "curves": curves,
+        "rankings": tuple(dict.fromkeys(ranking or ["prompt", "task"])),
+        "sizes": numbers,
+        "split": share,
         "batch_size": batch_size,
     }
     run_extract(
@@ -244,6 +272,7 @@ def sql(
     top_heads (k, run; prompt), top_attention (k, prompt, run),
     attributed_curve (run), layer_mass (run), head_strength (run),
     overlap (k, other, run), stability (k, run), measured_prompts, areas,
+    run_curve (ablation, level, ranking, run), run_reach (run),
     multiplier_intervals (draws; seed; threshold).
 
     Example: wirescope sql -s circuits "select name, score from edge_means

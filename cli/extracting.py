@@ -33,10 +33,13 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
 
 
 def _conclude(outcome: "Outcome", store: Path) -> None:
-    if outcome.fresh:
-        say(
-            f"Run '{outcome.run}' in '{store}'. Next: wirescope top --store {store} --run {outcome.run} --k 20"
-        )
+    done = [f"{outcome.fresh:,} prompts scored"] if outcome.fresh else []
+    done += [f"{outcome.circuits:,} circuits measured"] if outcome.circuits else []
+    if done:
+        say(f"Run '{outcome.run}' in '{store}': {', '.join(done)}.")
+        if outcome.circuits:
+            _say_reach(outcome.run, store)
+        say(f"Next: wirescope top --store {store} --run {outcome.run} --k 20")
     else:
         say(f"Run '{outcome.run}' is in '{store}' already, from the same call; nothing was written.")
     if outcome.undefined:
@@ -44,6 +47,18 @@ def _conclude(outcome: "Outcome", store: Path) -> None:
         say(
             f"wirescope: the metric is the same clean and corrupted for {len(outcome.undefined)} of "
             f"{outcome.prompts} prompts ({shown}): there is no effect to explain, their explained effect is undefined."
+        )
+
+
+def _say_reach(run: str, store: Path) -> None:
+    """Say how many units it takes, ranked in each way."""
+    from ..queries import ask, open_store
+
+    for curve in ask(open_store(store), "run_reach", run=run).to_pylist():
+        k = "not reached" if curve["k"] is None else f"{curve['k']:,.0f} of {curve['units']:,}"
+        say(
+            f"  {curve['threshold']} of the effect, {curve['level']}, {curve['ablation']}, ranked by "
+            f"{curve['ranking']}: {k}"
         )
 
 
@@ -57,7 +72,7 @@ class _Bar:
         self.leads = os.environ.get("RANK", "0") == "0"
         shown = self.leads and sys.stderr is not None and sys.stderr.isatty()
         self._progress = Progress(
-            TextColumn("prompts"),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -74,22 +89,22 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def begin(self, plan: str, prompts: int, done: int) -> None:
-        """Say what is about to happen, and start the bar."""
+    def begin(self, plan: str, what: str, total: int, done: int) -> None:
+        """Say what is about to happen, and start a bar."""
         if not self.leads:
             return
-        say(plan)
+        self.note(plan)
         if done:
-            say(f"{done:,} of {prompts:,} prompts are done already.")
-        self._task = self._progress.add_task("prompts", total=prompts, completed=done, rate="")
+            self.note(f"{done:,} of {total:,} {what} are done already.")
+        self._task = self._progress.add_task(what, total=total, completed=done, rate="")
         self._progress.start()
 
-    def advance(self, prompts: int) -> None:
+    def advance(self, count: int) -> None:
         """Move the bar."""
         if self._task is not None:
-            bar = self._progress.tasks[0]
-            self._progress.update(self._task, completed=min(bar.completed + prompts, bar.total or 0))
-            speed = self._progress.tasks[0].finished_speed or self._progress.tasks[0].speed
+            bar = self._progress.tasks[-1]
+            self._progress.update(self._task, completed=min(bar.completed + count, bar.total or 0))
+            speed = bar.finished_speed or bar.speed
             self._progress.update(self._task, rate=f"{speed:.1f}/s" if speed else "")
 
     def note(self, message: str) -> None:

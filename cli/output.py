@@ -115,7 +115,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value + 0.0:.6g}"  # no minus before a zero
     if isinstance(value, list):
         return ", ".join(_cell(item) for item in value)
     return " ".join(str(value).splitlines())

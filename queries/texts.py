@@ -22,6 +22,7 @@ QUESTIONS = (
     "run_prompts",
     "run_scores",
     "run_curve",
+    "run_reach",
     "measured_prompts",
     "top_edges",
     "top_heads",
