@@ -26,6 +26,7 @@ lint: $(VENV)/dev.stamp  ## ruff and mypy alone
 bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about time)
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/extract.py
+	$(BIN)/python bench/curves.py
 
 clean:  ## remove the environment and everything made
 	rm -rf $(VENV) build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache

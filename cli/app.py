@@ -272,8 +272,7 @@ def sql(
     top_heads (k, run; prompt), top_attention (k, prompt, run),
     attributed_curve (run), layer_mass (run), head_strength (run),
     overlap (k, other, run), stability (k, run), measured_prompts, areas,
-    run_curve (ablation, level, ranking, run), run_reach (run),
-    multiplier_intervals (draws; seed; threshold).
+    reach (run), multiplier_intervals (draws; seed; threshold).
 
     Example: wirescope sql -s circuits "select name, score from edge_means
     order by abs(score) desc limit 5"

@@ -54,7 +54,7 @@ def _say_reach(run: str, store: Path) -> None:
     """Say how many units it takes, ranked in each way."""
     from ..queries import ask, open_store
 
-    for curve in ask(open_store(store), "run_reach", run=run).to_pylist():
+    for curve in ask(open_store(store), "reach", run=run).to_pylist():
         k = "not reached" if curve["k"] is None else f"{curve['k']:,.0f} of {curve['units']:,}"
         say(
             f"  {curve['threshold']} of the effect, {curve['level']}, {curve['ablation']}, ranked by "

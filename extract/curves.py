@@ -66,8 +66,8 @@ def ask_curves(settings: Settings, shape: Shape, lengths: Sequence[int]) -> Curv
 def default_sizes(level: str, largest: int) -> list[int]:
     """The sizes of circuits that make a curve, from 1 to everything.
 
-    >>> default_sizes("edge", 32491)[:12]
-    [1, 2, 3, 4, 6, 9, 12, 17, 25, 36, 51, 73]
+    >>> default_sizes("edge", 32_491)[:12]
+    [1, 2, 3, 4, 6, 9, 12, 18, 25, 36, 51, 74]
     >>> default_sizes("head", 144)[60:]
     [61, 62, 63, 64, 73, 84, 96, 110, 126, 144]
     """

@@ -22,7 +22,6 @@ QUESTIONS = (
     "run_prompts",
     "run_scores",
     "run_curve",
-    "run_reach",
     "measured_prompts",
     "top_edges",
     "top_heads",
@@ -33,6 +32,7 @@ QUESTIONS = (
     "overlap",
     "stability",
     "areas",
+    "reach",
     "multiplier_intervals",
 )
 """Questions to `ask`, with their parameters."""

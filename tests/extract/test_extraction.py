@@ -175,7 +175,7 @@ def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
         told = Told()
         second = run(tiny, tmp_path / "s", prompts=many, settings=settings, listener=told)
         assert second.fresh == 32
-        assert told.done == [(100, 68)]
+        assert told.done == [("prompts", 100, 68)]
         assert parts(tmp_path / "s") == whole
 
 
@@ -286,7 +286,9 @@ def test_another_call_does_not_touch_a_run(tiny, tmp_path):
 
 def test_a_progress_bar_is_for_terminals_only(tiny, tmp_path, cli):
     command = ("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl")
-    assert len(cli(*command, "-s", tmp_path / "s").err.splitlines()) == 2
+    said = cli(*command, "-s", tmp_path / "s", "--sizes", "20").err.splitlines()
+    assert [line.split()[0] for line in said[:3]] == [str(tiny / "model"), "Curves", "Run"]
+    assert len(said) == 3 + 3 + 1  # a line for each curve, and what to do next
 
 
 def command(tiny, prompts, store, *options) -> list[str]:

@@ -23,7 +23,7 @@ PARAMETERS = {
     "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
-    "run_reach": {"run": "dense-ioi"},
+    "reach": {"run": "dense-ioi"},
     "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
     "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},
     "top_attention": {"run": "dense-ioi", "k": 5, "prompt": 2},

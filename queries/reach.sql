@@ -1,13 +1,18 @@
--- At how many units does each measured curve of a run first explain 0.9 of the effect, of how many?
--- k is null for a curve that never gets there.
+-- At how many units, of how many, does each measured curve of a run first explain 0.9 of the effect?
+-- k is null for a curve that never gets there. Attention edges: units is the largest size measured.
 select
     crossings.level,
     crossings.ranking,
     crossings.ablation,
     crossings.threshold,
     crossings.k,
-    largest.requested as units
+    case crossings.level
+        when 'edge' then runs.edges
+        when 'head' then runs.layers * runs.heads
+        else largest.requested
+    end as units
 from crossings
+join runs on runs.run = crossings.run
 join (
     select
         level,
