@@ -117,7 +117,8 @@ def size_for_effect(connection: duckdb.DuckDBPyConnection, run: Run, effect: flo
     ).to_pylist()
     if not curve:
         raise InputError(
-            f"The run '{run.run}' has no measured curve of its edges in the task ranking; choose by k or mass."
+            f"The run '{run.run}' has no measured curve of its edges in the task ranking: the extract command that "
+            "made it adds one, with --curves --ranking task; or choose by k or mass."
         )
     for point in curve:
         if point["requested"] > 0 and point["explained"] is not None and point["explained"] >= effect:
