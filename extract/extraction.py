@@ -127,9 +127,14 @@ def _extract(
     lengths = [len(prompt.clean_ids) for prompt in prompts]
     curves = ask_curves(settings, record.shape, lengths) if settings.curves else None
     there = find_run(store, record.run)
-    if there is not None and there.finished:
-        record = _adopted(record, there)
-        _check_split(there, curves)
+    if there is not None and there.finished and curves is not None:
+        record = _adopted(record, there, curves)
+        if record.ablation != settings.ablation:
+            listener.note(
+                f"The scores of the run '{record.run}' are by the ablation {record.ablation} and stay as they are; "
+                f"its circuits are measured with {settings.ablation}. For scores by {settings.ablation}, choose "
+                "another name with --run."
+            )
     wiring = Wiring(record.shape)
     with ExitStack() as stack:
         try:
@@ -153,18 +158,14 @@ def _extract(
         return Outcome(record.run, fresh, circuits, len(prompts), tuple(_undefined(writer)))
 
 
-def _adopted(record: Run, there: Run) -> Run:
-    """The run of a call whose curves may be others than those of the run that is there.
+def _adopted(record: Run, there: Run, curves: Curves) -> Run:
+    """The run of a call that adds curves to the finished run that is there.
 
     Its scores stay as they are: the ablation of the call is that of its curves, and its levels may be fewer.
     """
     if not set(record.levels) <= set(there.levels):
         return record
-    return replace(record, levels=there.levels, ablation=there.ablation)
-
-
-def _check_split(there: Run, curves: Curves | None) -> None:
-    if curves is not None and there.curves and there.curves[0].split != curves.split:
+    if there.curves and there.curves[0].split != curves.split:
         was, now = (
             f"--split {split}" if split else "no --split" for split in (there.curves[0].split, curves.split)
         )
@@ -172,6 +173,7 @@ def _check_split(there: Run, curves: Curves | None) -> None:
             f"The run '{there.run}' has curves with {was}, and this call has {now}: their task rankings differ; "
             "choose another name with --run."
         )
+    return replace(record, levels=there.levels, ablation=there.ablation)
 
 
 def _record(

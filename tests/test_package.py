@@ -113,6 +113,11 @@ except SystemExit as exit_:
             ),
         ),
         (
+            "curves.py",
+            ("--layers", "1", "--rounds", "1"),
+            ("edge curve, memory", "bare forward, 1 thread", "at most 100 edges", "head", "attention"),
+        ),
+        (
             "extract.py",
             ("--shapes", "small", "--layers", "1", "--rounds", "1"),
             (

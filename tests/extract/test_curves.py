@@ -252,6 +252,19 @@ def test_more_curves_are_added_to_a_run_without_scoring_again(tiny, many, tmp_pa
     assert {(row["n"], row["prompts"]) for row in counted} == {(70, 70)}
 
 
+def test_scores_by_another_ablation_are_another_run(tiny, tmp_path):
+    """What would add curves is told that the scores stay; what would add nothing is refused."""
+    told = Told()
+    run(tiny, tmp_path / "s", sizes=(9,))
+    run(tiny, tmp_path / "s", sizes=(9,), ablation="zero", listener=told)
+    assert told.notes == [
+        "The scores of the run 'tiny' are by the ablation corrupt and stay as they are; its circuits are measured with "
+        "zero. For scores by zero, choose another name with --run."
+    ]
+    with pytest.raises(InputError, match="not the same: ablation"):
+        run(tiny, tmp_path / "s", curves=False, ablation="zero")
+
+
 def test_curves_can_come_later(tiny, tmp_path):
     assert run(tiny, tmp_path / "s", curves=False).circuits == 0
     assert effects(tmp_path / "s") == []
