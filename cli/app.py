@@ -114,7 +114,7 @@ def extract(
     steps: Annotated[int, typer.Option(help="Of eap-ig.")] = 5,
     metric: Annotated[str, typer.Option(help="logit_diff, prob_diff or kl.")] = "logit_diff",
     ablation: Annotated[str, typer.Option(help="corrupt, zero or mean.")] = "corrupt",
-    split: Annotated[
+    split_qkv: Annotated[
         bool, typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.")
     ] = True,
     ranking: Annotated[
@@ -123,9 +123,8 @@ def extract(
     sizes: Annotated[
         str | None, typer.Option(help="Of the circuits: 1,10,100; by default from 1 to everything.")
     ] = None,
-    share: Annotated[
-        float | None,
-        typer.Option("--split", help="Rank the task by this share of the prompts, measure on the others."),
+    split: Annotated[
+        float | None, typer.Option(help="Rank the task by this share of the prompts, measure on the others.")
     ] = None,
     curves: Annotated[
         bool, typer.Option("--curves/--no-curves", help="Measure circuits after scoring, or not.")
@@ -170,11 +169,11 @@ def extract(
         "steps": steps,
         "metric": metric,
         "ablation": ablation,
-        "merged": not split,
+        "merged": not split_qkv,
         "curves": curves,
         "rankings": tuple(dict.fromkeys(ranking or ["prompt", "task"])),
         "sizes": numbers,
-        "split": share,
+        "split": split,
         "batch_size": batch_size,
     }
     run_extract(

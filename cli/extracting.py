@@ -55,7 +55,7 @@ def _say_reach(run: str, store: Path) -> None:
     from ..queries import ask, open_store
 
     for curve in ask(open_store(store), "reach", run=run).to_pylist():
-        k = "not reached" if curve["k"] is None else f"{curve['k']:,.0f} of {curve['units']:,}"
+        k = "not reached" if curve["k"] is None else f"about {curve['k']:,.0f} of {curve['units']:,}"
         say(
             f"  {curve['threshold']} of the effect, {curve['level']}, {curve['ablation']}, ranked by "
             f"{curve['ranking']}: {k}"
@@ -109,6 +109,8 @@ class _Bar:
 
     def note(self, message: str) -> None:
         """Say something above the bar."""
+        if not self.leads:
+            return
         if self._progress.disable:
             say(message)
         else:

@@ -95,7 +95,7 @@ def read_catalog(store: Path | str) -> Catalog:
 
 @contextmanager
 def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
-    """Write a run, or go on with it; it is finished when the block ends without an exception."""
+    """Write a run, or go on with it; it is finished at the latest when the block ends without an exception."""
     path = Path(store)
     check_run(path, run.run)
     run = Run.from_json(run.to_json())  # plain values, as they will be read back

@@ -5,8 +5,8 @@ are the same up to some position, and up to there so is every circuit: these pos
 values are all that matters. Under `zero` and `mean`, what nodes write is known without a run.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from .attribution import Batch, Means
 from .parts import Parts
 from .taps import AttentionKept, Call, Prefix, Tape, Taps
+
+Projected = dict[nn.Module, Tensor]
+"""By projection, what it gives, [prompt, position, ...]."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,19 @@ class Ablated:
     """By layer, what heads carry, [prompt, position, head * d_head]."""
     mlp: Sequence[Tensor]
     """By layer, what MLPs carry, [prompt, position, d_model]; the last layer's at the last position only."""
-    streams: list[Tensor] = field(default_factory=list)
+    streams: Sequence[Tensor] = ()
     """By reader, what it reads when no edge is kept, [prompt, position, d_model]; one position for the last two."""
-    projected: list[dict[nn.Module, Tensor]] = field(default_factory=list)
+    projected: Sequence[Projected] = ()
     """By layer, what the projections of its heads make of that."""
     prefix: Prefix | None = None
     attention: AttentionKept | None = None
     """What attention does when ablated; None where messages are zero."""
 
-    def prefix_of(self, prompt: Tensor) -> Prefix | None:
-        """The prefix for rows of these prompts."""
+    def prefix_of(self, prompt: Tensor, layers: Iterable[int]) -> Prefix | None:
+        """The prefix for rows of these prompts, in some layers."""
         if self.prefix is None:
             return None
-        return {layer: (key[prompt], value[prompt]) for layer, (key, value) in self.prefix.items()}
+        return {layer: (self.prefix[layer][0][prompt], self.prefix[layer][1][prompt]) for layer in layers}
 
     def at_last(self, x: Tensor) -> Tensor:
         """[prompt, position, d] at the last position, [prompt, d]."""
@@ -64,28 +67,29 @@ def ablate(taps: Taps, batch: Batch, levels: Sequence[str], ablation: str, means
         return _corrupted(taps, batch, levels)
     clean_input, call = taps.enter(batch.clean)
     parts, (prompts, positions, _) = taps.parts, clean_input.shape
-    d_z = parts.shape.heads * parts.d_head
 
     def instead(mean: Tensor | None, width: int) -> Tensor:
-        if mean is None:
-            return clean_input.new_zeros(prompts, positions, width)
-        return mean[:positions].to(clean_input).repeat(prompts, 1, 1)
+        one = clean_input.new_zeros(positions, width) if mean is None else mean[:positions].to(clean_input)
+        return one.expand(prompts, -1, -1)
 
     layers: list[None] = [None] * parts.shape.layers
+    carried = instead(means.input if means else None, parts.d_model)
+    z = [instead(mean, parts.shape.heads * parts.d_head) for mean in (means.z if means else layers)]
     *mlp, last_mlp = (instead(mean, parts.d_model) for mean in (means.mlp if means else layers))
-    ablated = Ablated(
+    mlp.append(Tape(last=batch.last()).cut(last_mlp))
+    streams, projected = _reads(parts, carried, z, mlp, batch.last()) if "edge" in levels else ([], [])
+    return Ablated(
         batch=batch,
         start=0,
         last=batch.last(),
         clean_input=clean_input,
         call=call,
-        input=instead(means.input if means else None, parts.d_model),
-        z=[instead(mean, d_z) for mean in (means.z if means else layers)],
-        mlp=[*mlp, Tape(last=batch.last()).cut(last_mlp)],
+        input=carried,
+        z=z,
+        mlp=mlp,
+        streams=streams,
+        projected=projected,
     )
-    if "edge" in levels:
-        _add_reads(parts, ablated)
-    return ablated
 
 
 def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
@@ -93,7 +97,9 @@ def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
     edges = "edge" in levels
     tape = taps.run(
         batch.corrupted,
-        Tape(last=batch.last(), reads=edges, kept_keys={}, attention={} if "attention" in levels else None),
+        Tape(
+            last=batch.last(), keep_reads=edges, kept_keys={}, attention={} if "attention" in levels else None
+        ),
     )
     assert tape.kept_keys is not None
     clean_input, call = taps.enter(batch.clean[:, start:], start)
@@ -102,7 +108,7 @@ def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
         """Without the prefix; what is there for the last position only has none."""
         return x if x.shape[1] == 1 else x[:, start:]
 
-    def projected(layer: int) -> dict[nn.Module, Tensor]:
+    def projected(layer: int) -> Projected:
         return {read.module: here(tape.read[read.module]) for read in taps.parts.blocks[layer].reads}
 
     layers = range(taps.parts.shape.layers)
@@ -132,17 +138,19 @@ def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
     )
 
 
-def _add_reads(parts: Parts, ablated: Ablated) -> None:
+def _reads(
+    parts: Parts, stream: Tensor, z: Sequence[Tensor], mlp: Sequence[Tensor], last: Tensor
+) -> tuple[list[Tensor], list[Projected]]:
     """What is read where every node writes what it carries when ablated: their sum, and biases that no head has."""
-    stream = ablated.input
-    for block, z, mlp in zip(parts.blocks, ablated.z, ablated.mlp, strict=True):
-        ablated.streams.append(stream)
+    streams, projected = [], []
+    for block, own_z, own_mlp in zip(parts.blocks, z, mlp, strict=True):
+        streams.append(stream)
         normed = block.norm.module.forward(stream)
         modules = dict.fromkeys(read.module for read in block.reads)
-        ablated.projected.append({module: parts.widened(module.forward(normed)) for module in modules})
-        written = block.out.forward(z)
+        projected.append({module: parts.widened(module.forward(normed)) for module in modules})
+        written = block.out.forward(own_z.contiguous())
         if block is parts.blocks[-1]:
-            stream, written = (ablated.at_last(x)[:, None] for x in (stream, written))
-        ablated.streams.append(stream if parts.shape.parallel else stream + written)
-        stream = stream + written + mlp
-    ablated.streams.append(stream)
+            stream, written = (Tape(last=last).cut(x) for x in (stream, written))
+        streams.append(stream if parts.shape.parallel else stream + written)
+        stream = stream + written + own_mlp
+    return [*streams, stream], projected

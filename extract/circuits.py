@@ -41,10 +41,7 @@ class HeadCircuits:
 
     def __init__(self, taps: Taps) -> None:
         self._taps = taps
-
-    def top(self, order: Ids, k: int) -> Mask:
-        """The first k."""
-        return first(order, k)
+        self.top = first
 
     @torch.no_grad()
     def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
@@ -65,10 +62,7 @@ class AttentionCircuits:
 
     def __init__(self, taps: Taps) -> None:
         self._taps = taps
-
-    def top(self, order: Ids, k: int) -> Mask:
-        """The first k."""
-        return first(order, k)
+        self.top = first
 
     @torch.no_grad()
     def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
@@ -94,7 +88,8 @@ class AttentionCircuits:
 
 def _live(taps: Taps, ablated: Ablated, prompt: Tensor, tape: Tape) -> Tensor:
     """The metric of rows in a pass of the model itself."""
-    tape.prefix, tape.last = ablated.prefix_of(prompt), ablated.last[prompt]
+    tape.prefix = ablated.prefix_of(prompt, range(taps.parts.shape.layers))
+    tape.last = ablated.last[prompt]
     taps.run(ablated.batch.clean[prompt][:, ablated.start :], tape)
     return ablated.batch.metric(tape.final, prompt)
 

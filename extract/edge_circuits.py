@@ -48,9 +48,13 @@ class EdgeCircuits:
 
     @torch.no_grad()
     def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
-        """The metric of each row. Rows of one circuit share a mask, the very same array: it is looked at once."""
+        """The metric of each row, whose edges lie on paths, as those of `top` do.
+
+        Rows of one circuit share a mask, the very same array, and come one after another: it is looked at once.
+        """
         prompt = prompts_of(ablated, rows)
-        return ablated.batch.metric(_Pass(self, ablated, prompt, rows).final(), prompt)
+        with self.memory.freed_on_failure():
+            return ablated.batch.metric(_Pass(self, ablated, prompt, rows).final(), prompt)
 
 
 class _Pass:
@@ -119,9 +123,8 @@ class _Pass:
                     mask[:, elsewhere] = False
                 _sum(mask.T, changes[group.rows], read[:, group.rows])
             self._project(reader, read, letter[some], head[some], projected)
-        z = self._circuits.taps.attend(
-            layer, self._ablated.call, projected, self._ablated.prefix_of(self._prompt)
-        )
+        prefix = self._ablated.prefix_of(self._prompt, [layer])
+        z = self._circuits.taps.attend(layer, self._ablated.call, projected, prefix)
         change = self._change(z, self._ablated.z[layer], slice(0, len(z)))
         self._write_heads(layer, change.unflatten(-1, (heads, -1)))
 
@@ -152,7 +155,7 @@ class _Pass:
     def _before(self, sources: "_Sources", reader: Reader, base: Tensor) -> tuple[Tensor, _Index]:
         """What a reader can read: changes by the sources before it, [row, 2 + source, ...], and their ranks."""
         base = self._ablated.at_last(base) if sources is self._last else base
-        return sources.before(reader.stage.sources, centred(self._parts, base[self._prompt]))
+        return sources.before(reader.stage.sources, _centred(self._parts, base[self._prompt]))
 
     def _read(self, changes: Tensor, ranks: _Index, reader: Reader, group: "_Group") -> Tensor:
         """What an MLP or the logits read in the rows of a circuit, [row, ...]."""
@@ -201,21 +204,21 @@ class _Pass:
                 # [head, token, d_head] x [head, d_head, d_model]
                 product = torch.bmm(
                     z[..., torch.from_numpy(some).to(z.device), :].flatten(0, -3).transpose(0, 1),
-                    centred(self._parts, _picked(weight, some)),
+                    _centred(self._parts, _picked(weight, some)),
                 )
                 there.copy_(product.view_as(there.transpose(0, 1)).transpose(0, 1))
 
     def _write(self, rank: int, rows: slice, change: Tensor) -> None:
         """Keep what a source changes in these rows: [row, position, d_model], or [row, d_model] at the last."""
-        change = centred(self._parts, change)
+        change = _centred(self._parts, change)
         if change.dim() == 3:
             self._full.put(rank, rows, change)
             change = change[torch.arange(len(change), device=change.device), self._last_position[rows]]
         self._last.put(rank, rows, change)
 
     def _change(self, now: Tensor, ablated: Tensor, rows: slice) -> Tensor:
-        """What these rows do otherwise than their prompts ablated; half precision would round it."""
-        return (now.float() - ablated[self._prompt[rows]].float()).to(now.dtype)
+        """What these rows do otherwise than their prompts ablated."""
+        return now - ablated[self._prompt[rows]]
 
 
 class _Group:
@@ -292,7 +295,7 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[Mask, slice]]:
         yield own[0].kept, slice(begin, end)
 
 
-def centred(parts: Parts, x: Tensor) -> Tensor:
+def _centred(parts: Parts, x: Tensor) -> Tensor:
     """x without its mean over d_model, if the model's norms take that away."""
     return x - x.mean(-1, keepdim=True) if parts.norm.centred else x
 

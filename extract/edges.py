@@ -15,6 +15,7 @@ Positions where nothing changed, or that are padding, are not among the rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, prod
@@ -105,8 +106,18 @@ class Workspace:
         """A tensor with this shape and whatever numbers; the next one of the same name takes its memory."""
         size = prod(shape)
         if name not in self._memory or len(self._memory[name]) < size:
+            self._memory.pop(name, None)
             self._memory[name] = like.new_empty(size)
         return self._memory[name][:size].view(*shape)
+
+    @contextmanager
+    def freed_on_failure(self) -> Iterator[None]:
+        """Give all memory back when work fails: it may be memory that it lacked."""
+        try:
+            yield
+        except Exception:
+            self._memory.clear()
+            raise
 
 
 class EdgeScorer:
@@ -126,6 +137,10 @@ class EdgeScorer:
     @torch.no_grad()
     def __call__(self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice]) -> Tensor:
         """The scores of all edges, [prompt, edge] in float32; a prompt's span is its rows."""
+        with self._memory.freed_on_failure():
+            return self._scores(deltas, slopes, spans)
+
+    def _scores(self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice]) -> Tensor:
         scores = deltas.input.new_zeros(len(spans), self._wiring.n_edges)
         rows = spans[-1].stop
         size = ceil(rows / ceil(rows / self._chunk))  # chunks of about the same size

@@ -61,7 +61,7 @@ class Tape:
     start: Tensor | None = None
     """Goes into the first block instead of the embedding, [prompt, position, d_model]."""
     gradients: bool = False
-    reads: bool = False
+    keep_reads: bool = False
     """Whether to keep what nodes read, as passes with gradients do."""
     stop: bool = False
     """Whether to stop when the first block calls its attention."""
@@ -101,11 +101,11 @@ class Tape:
     @property
     def keeps_reads(self) -> bool:
         """Whether what nodes read is kept."""
-        return self.gradients or self.reads
+        return self.gradients or self.keep_reads
 
     @property
-    def in_circuit(self) -> bool:
-        """Whether units are ablated on the way; nothing that nodes write is kept then."""
+    def altered(self) -> bool:
+        """Whether the model is changed on the way; nothing that nodes write is kept then."""
         return self.edit is not None or self.heads is not None or self.pairs is not None
 
     @property
@@ -317,7 +317,7 @@ class Taps:
             if (tape := self._tape) is None:
                 return None
             z = args[0]
-            if not tape.in_circuit:
+            if not tape.altered:
                 tape.z.append(z)
             elif (edit := tape.edit) and edit.layer == layer and edit.at == "z":
                 z = z + edit.delta
@@ -332,7 +332,7 @@ class Taps:
 
     def _on_mlp(self) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
-            if (tape := self._tape) is not None and not tape.in_circuit:
+            if (tape := self._tape) is not None and not tape.altered:
                 tape.mlp.append(output.detach())
 
         return hook

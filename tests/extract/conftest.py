@@ -36,7 +36,7 @@ CONFIGS = {
         vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0
     ),
     "gpt2-deep": GPT2Config(
-        vocab_size=40, n_embd=24, n_layer=4, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0
+        vocab_size=40, n_embd=32, n_layer=4, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0
     ),
     "gpt2-gated": GPT2Config(
         vocab_size=40,
