@@ -109,8 +109,6 @@ class _Bar:
 
     def note(self, message: str) -> None:
         """Say something above the bar."""
-        if not self.leads:
-            return
         if self._progress.disable:
             say(message)
         else:

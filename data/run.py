@@ -8,6 +8,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..graphs import Shape, StoreError, Wiring
 from .schema import SCHEMA_VERSION
 
@@ -50,6 +53,20 @@ class Curves:
     def tag(self) -> str:
         """What its parts are called after, so that those of other curves are not taken for them."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+
+    def prompts(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Of so many prompts, those that the task ranking is from, and those that the curves are of; ascending.
+
+        >>> chosen, measured = Curves(ablation="corrupt", split=0.4, sizes={}).prompts(5)
+        >>> chosen.tolist(), measured.tolist()
+        ([2, 4], [0, 1, 3])
+        """
+        everyone = np.arange(count, dtype=np.int32)
+        if self.split is None:
+            return everyone, everyone
+        shuffled = np.random.default_rng(0).permutation(everyone)
+        chosen, measured = np.split(shuffled, [round(self.split * count)])
+        return np.sort(chosen), np.sort(measured)
 
     def __len__(self) -> int:
         """How many circuits of each prompt they have."""

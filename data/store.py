@@ -140,9 +140,7 @@ def _resumed(store: Path, record: Path, run: Run) -> Run:
         )
     broken = _troubles(store, run.run, there)
     if broken:
-        broken_tags = {_tag(file) for file in broken}
-        curves = tuple(curves for curves in there.curves if curves.tag not in broken_tags)
-        there = replace(there, finished=None, parts={}, curves=curves)
+        there = replace(there, finished=None, parts={})
         _put(record, there.to_json())
         for file in broken:
             file.unlink(missing_ok=True)

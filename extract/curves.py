@@ -10,8 +10,8 @@ For each level and ranking, the k strongest units are kept and all others ablate
 One ablated run serves all circuits of a batch of prompts, at all levels.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..data import LEVELS, Curves
 from ..graphs import InputError, Shape, ranking
-from ..graphs.wiring import Ids, Mask
+from ..graphs.wiring import Ids
 from .ablated import Ablated, ablate
 from .attribution import to_array
 from .circuits import AttentionCircuits, Circuits, HeadCircuits, Row
@@ -36,31 +36,31 @@ _EVERY_HEAD = 64
 
 def ask_curves(settings: Settings, shape: Shape, lengths: Sequence[int]) -> Curves:
     """The curves that a call asks for, on prompts of these lengths."""
-    _, measured = split_prompts(len(lengths), settings.split)
+    asked = Curves(ablation=settings.ablation, split=settings.split, sizes={})
+    chosen, measured = asked.prompts(len(lengths))
+    if not len(chosen) or not len(measured):
+        what = "measure circuits on" if len(chosen) else "rank by"
+        raise InputError(f"--split {settings.split} of {len(lengths)} prompts leaves none to {what}.")
     longest = max(lengths[p] for p in measured)
     largest = {level: units(level, shape, longest) for level in settings.levels}
     if settings.sizes is not None:
-        wanted, most = max(settings.sizes), max(largest.values())
-        if wanted > most or min(settings.sizes) > min(largest.values()):
+        beyond = [k for k in settings.sizes if k > max(largest.values())]
+        beyond += [min(settings.sizes)] if min(settings.sizes) > min(largest.values()) else []
+        if beyond:
             there = " and ".join(f"{count:,} at the level {level}" for level, count in largest.items())
             raise InputError(
-                f"A circuit of {wanted if wanted > most else min(settings.sizes):,} units is asked for (--sizes), but "
-                f"there are {there}."
+                f"A circuit of {beyond[0]:,} units is asked for (--sizes), but there are {there}: choose from 1 to "
+                f"{min(largest.values()):,}."
             )
-    return Curves(
-        ablation=settings.ablation,
-        split=settings.split,
-        sizes={
-            level: {
-                by: tuple(
-                    k for k in settings.sizes or default_sizes(level, largest[level]) if k <= largest[level]
-                )
-                for by in (*settings.rankings, RANDOM)
-                if (level, by) != ("attention", "task")
-            }
-            for level in settings.levels
-        },
-    )
+    sizes = {
+        level: {
+            by: tuple(int(k) for k in settings.sizes or default_sizes(level, most) if k <= most)
+            for by in (*settings.rankings, RANDOM)
+            if (level, by) != ("attention", "task")
+        }
+        for level, most in largest.items()
+    }
+    return replace(asked, sizes=sizes)
 
 
 def default_sizes(level: str, largest: int) -> list[int]:
@@ -78,20 +78,7 @@ def default_sizes(level: str, largest: int) -> list[int]:
     return sorted({*every, *np.geomspace(every[-1], largest, steps).round().astype(int).tolist()})
 
 
-def split_prompts(prompts: int, split: float | None) -> tuple[Ids, Ids]:
-    """Which prompts the task ranking is from, and which ones circuits are measured on; ascending."""
-    if split is None:
-        return np.arange(prompts, dtype=np.int32), np.arange(prompts, dtype=np.int32)
-    shuffled = np.random.default_rng(0).permutation(prompts).astype(np.int32)
-    chosen, measured = np.split(shuffled, [round(split * prompts)])
-    if not len(chosen) or not len(measured):
-        raise InputError(
-            f"--split {split} of {prompts} prompts leaves none to {'measure' if len(chosen) else 'rank'} by."
-        )
-    return np.sort(chosen), np.sort(measured)
-
-
-def measure(job: Job, settings: Settings, asked: Curves) -> int:
+def add_curves(job: Job, settings: Settings, asked: Curves) -> int:
     """Measure those curves that are not there yet, and add them to the run; how many circuits all processes did."""
     curves = asked.without(job.writer.run.curves)
     if not len(curves):
@@ -99,19 +86,26 @@ def measure(job: Job, settings: Settings, asked: Curves) -> int:
     if job.workers.rank == 0:
         job.writer.drop_curves(but=curves)
     job.workers.wait()
-    chosen, measured = split_prompts(len(job.prompts), curves.split)
-    shards = {i: np.intersect1d(measured, shard).tolist() for i, shard in enumerate(job.shards)}
-    missing = [i for i, own in shards.items() if own and not job.writer.has("effects", i, curves.tag)]
-    left, total = len(curves) * sum(len(shards[i]) for i in missing), len(curves) * len(measured)
-    job.listener.begin(_plan(curves, len(measured), total), "circuits", total, total - left)
-    job.workers.wait()  # so that all processes see the same shards as missing
-    if missing:
-        measurer = _Measurer(job, settings, curves, chosen)
-        for i in filter(job.workers.does, missing):
-            job.writer.write("effects", measurer(i, shards[i]), i, curves.tag)
+    done = measure(job, settings, curves)
     job.workers.wait()
     if job.workers.rank == 0:
         job.writer.add_curves(curves)
+    return done
+
+
+def measure(job: Job, settings: Settings, curves: Curves) -> int:
+    """Measure curves for those shards that lack them; how many circuits all processes did."""
+    chosen, measured = curves.prompts(len(job.prompts))
+    shards = {i: np.intersect1d(measured, shard).tolist() for i, shard in enumerate(job.shards)}
+    missing = [i for i, own in shards.items() if own and not job.writer.has("effects", i, curves.tag)]
+    job.workers.wait()  # so that all processes see the same shards as missing
+    if not missing:
+        return 0
+    left, total = len(curves) * sum(len(shards[i]) for i in missing), len(curves) * len(measured)
+    job.listener.begin(_plan(curves, len(measured), total), "circuits", total, total - left)
+    measurer = _Measurer(job, settings, curves, chosen)
+    for i in filter(job.workers.does, missing):
+        job.writer.write("effects", measurer(i, shards[i]), i, curves.tag)
     return left
 
 
@@ -130,19 +124,8 @@ def _plan(curves: Curves, prompts: int, total: int) -> str:
 
 _Effect = tuple[str, str, int, int, int, float, float, float]
 """A row of `effects`, less its ablation: level, ranking, prompt, requested, kept, metric, m_all, m_none."""
-
-
-@dataclass
-class _Level:
-    """The circuits of one batch of prompts at one level, on their way."""
-
-    circuits: Circuits
-    ablated: Ablated
-    m_all: NDArray[np.float32]
-    m_none: NDArray[np.float32]
-    effects: dict[tuple[int, str, int], tuple[int, float]] = field(default_factory=dict)
-    """By place in the batch, ranking and size: units kept, metric."""
-    pending: list[tuple[tuple[int, str, int], Mask]] = field(default_factory=list)
+_Orders = Mapping[int, Mapping[str, Ids]]
+"""By prompt, its own rankings."""
 
 
 class _Measurer:
@@ -167,84 +150,92 @@ class _Measurer:
 
     def __call__(self, shard: int, prompts: Sequence[int]) -> pa.Table:
         """The effects of prompts of a shard."""
-        job, first = self._job, self._job.shards[shard].start
-        m_all = np.asarray(job.writer.read("prompts", ["metric_clean"], shard)["metric_clean"])
+        job = self._job
+        metric = np.asarray(job.writer.read("prompts", ["metric_clean"], shard)["metric_clean"])
+        m_all = dict(zip(job.shards[shard], metric.tolist(), strict=True))
         orders = {level: self._orders(level, shard, prompts) for level in self._circuits}
         rows: list[_Effect] = []
-
-        def prepared(some: Sequence[int]) -> Ablated:
-            return ablate(
-                job.model.taps, job.batch(some), list(self._circuits), self._curves.ablation, self._means
-            )
-
-        for some, ablated in self._room.over(job.by_length(prompts), prepared, "prompt", job.tokens):
-            whole = m_all[np.array(some) - first]
-            for level in self._circuits:
-                found = self._measured(level, ablated, whole, [orders[level][p] for p in some])
-                rows += [
-                    (level, by, some[i], k, kept, metric, found.m_all[i], found.m_none[i])
-                    for (i, by, k), (kept, metric) in found.effects.items()
-                ]
+        for _, found in self._room.over(
+            job.by_length(prompts), lambda some: self._batch(some, m_all, orders), "prompt", job.tokens
+        ):
+            rows += found
         _check_finite(rows, job.model.dtype_name)
         rows.sort(key=lambda row: (LEVELS.index(row[0]), *row[1:4]))
         names = ("level", "ranking", "prompt_id", "requested", "kept", "metric", "m_all", "m_none")
         table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
         return table.append_column("ablation", pa.array([self._curves.ablation] * len(rows)))
 
-    def _measured(
-        self, level: str, ablated: Ablated, m_all: NDArray[np.float32], orders: Sequence[dict[str, Ids]]
-    ) -> _Level:
-        """All circuits of a batch at a level, the small ones first, so that those of a pass are alike."""
-        circuits = self._circuits[level]
-        empty = [Row(i, np.zeros(len(own[RANDOM]), dtype=bool)) for i, own in enumerate(orders)]
-        state = _Level(circuits, ablated, m_all, np.zeros_like(m_all))
-        state.m_none = np.concatenate([metrics for _, metrics in self._passes(state, empty)])
-        by_size = sorted((k, by) for by, sizes in self._curves.sizes[level].items() for k in sizes)
-        for k, by in by_size:
+    def _batch(
+        self, prompts: Sequence[int], m_all: Mapping[int, float], orders: Mapping[str, _Orders]
+    ) -> list[_Effect]:
+        """The effects of some prompts. If it fails for want of memory, it is done again, and counts again."""
+        self._counted = 0
+        try:
+            ablated = ablate(
+                self._job.model.taps,
+                self._job.batch(prompts),
+                list(self._circuits),
+                self._curves.ablation,
+                self._means,
+            )
+            return [
+                effect
+                for level, own in orders.items()
+                for effect in self._effects(level, ablated, prompts, m_all, own)
+            ]
+        except Exception:
+            self._count(-self._counted)
+            raise
+
+    def _effects(
+        self,
+        level: str,
+        ablated: Ablated,
+        prompts: Sequence[int],
+        m_all: Mapping[int, float],
+        orders: _Orders,
+    ) -> Iterator[_Effect]:
+        """All circuits of a batch at a level, small ones first, so that those that run together are alike."""
+        circuits, size = self._circuits[level], self._room.size
+        nothing = [Row(i, np.zeros(len(orders[p][RANDOM]), dtype=bool)) for i, p in enumerate(prompts)]
+        m_none = to_array(circuits(ablated, nothing)).tolist()
+
+        def effect(by: str, k: int, row: Row, metric: float | None = None) -> _Effect:
+            """A row of the table; that no units are kept, or all, is known."""
+            prompt, none, count = prompts[row.prompt], m_none[row.prompt], int(row.kept.sum())
+            if metric is None:
+                metric = m_all[prompt] if count else none
+            return level, by, prompt, k, count, metric, m_all[prompt], none
+
+        def run(some: Sequence[tuple[str, int, Row]]) -> Iterator[_Effect]:
+            metrics = to_array(circuits(ablated, [row for *_, row in some])).tolist()
+            self._count(len(some))
+            for asked, metric in zip(some, metrics, strict=True):
+                yield effect(*asked, metric)
+
+        pending: list[tuple[str, int, Row]] = []
+        for k, by in sorted((k, by) for by, sizes in self._curves.sizes[level].items() for k in sizes):
             shared = circuits.top(self._of_task[level], k) if by == "task" else None
-            for i, own in enumerate(orders):
-                kept = circuits.top(own[by], k) if shared is None else shared
-                self._add(state, (i, by, k), kept)
-            while len(state.pending) >= self._room.size:
-                self._run(state, state.pending[: self._room.size])
-        self._run(state, state.pending)
-        return state
+            for i, prompt in enumerate(prompts):
+                row = Row(i, circuits.top(orders[prompt][by], k) if shared is None else shared)
+                if row.kept.any() and not row.kept.all():
+                    pending.append((by, k, row))
+                else:
+                    self._count(1)
+                    yield effect(by, k, row)
+            while len(pending) >= size:
+                yield from run(pending[:size])
+                del pending[:size]
+        if pending:
+            yield from run(pending)
 
-    def _add(self, state: _Level, key: tuple[int, str, int], kept: Mask) -> None:
-        """Add a circuit; that of no units and that of all are known."""
-        count = int(kept.sum())
-        if count in (0, len(kept)):
-            known = state.m_all if count else state.m_none
-            state.effects[key] = count, float(known[key[0]])
-            self._job.listener.advance(self._job.workers.size)
-        else:
-            state.pending.append((key, kept))
+    def _count(self, circuits: int) -> None:
+        self._counted += circuits
+        self._job.listener.advance(circuits * self._job.workers.size)  # the others are taken to be as fast
 
-    def _run(self, state: _Level, some: Sequence[tuple[tuple[int, str, int], Mask]]) -> None:
-        """Run circuits, which come first among those that are pending."""
-        keys = iter(some)
-        for rows, metrics in self._passes(state, [Row(key[0], kept) for key, kept in some]):
-            for row, metric in zip(rows, metrics, strict=True):
-                state.effects[next(keys)[0]] = int(row.kept.sum()), float(metric)
-            self._job.listener.advance(
-                len(rows) * self._job.workers.size
-            )  # the others are taken to be as fast
-        del state.pending[: len(some)]
-
-    def _passes(
-        self, state: _Level, rows: Sequence[Row]
-    ) -> Iterator[tuple[Sequence[Row], NDArray[np.float32]]]:
-        """The metrics of rows, as many of them at a time as there is room for."""
-        return self._room.over(
-            rows,
-            lambda some: to_array(state.circuits(state.ablated, some)),
-            "circuit",
-            lambda _: state.ablated.batch.longest,
-        )
-
-    def _orders(self, level: str, shard: int, prompts: Sequence[int]) -> dict[int, dict[str, Ids]]:
-        """By prompt, its own rankings."""
-        sizes, orders = self._curves.sizes[level], {}
+    def _orders(self, level: str, shard: int, prompts: Sequence[int]) -> _Orders:
+        sizes = self._curves.sizes[level]
+        orders: dict[int, dict[str, Ids]] = {}
         for prompt, scores in self._scores(level, shard):
             if prompt in prompts:
                 shuffle = np.random.default_rng([prompt, LEVELS.index(level)])
@@ -271,6 +262,7 @@ class _Measurer:
             begin = end
             end += units(level, self._job.wiring.shape, self._job.tokens([prompt]))
             yield prompt, scores[begin:end]
+        assert end == len(scores), f"{len(scores)} {level} scores in shard {shard} instead of {end}"
 
 
 def _check_finite(rows: Sequence[_Effect], dtype: str) -> None:

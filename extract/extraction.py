@@ -31,7 +31,7 @@ from ..data import (
 )
 from ..graphs import InputError, Inputs, Wiring, one_of
 from .attribution import INTEGRATION_RULE
-from .curves import ask_curves, measure
+from .curves import add_curves, ask_curves, measure
 from .job import Job, shards_of
 from .memory import ExtractionError, no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
@@ -126,44 +126,53 @@ def _extract(
 ) -> Outcome:
     lengths = [len(prompt.clean_ids) for prompt in prompts]
     curves = ask_curves(settings, record.shape, lengths) if settings.curves else None
-    there = find_run(store, record.run)
-    if there is not None and there.finished and curves is not None:
-        record = _adopted(record, there, curves)
-        if record.ablation != settings.ablation:
-            listener.note(
-                f"The scores of the run '{record.run}' are by the ablation {record.ablation} and stay as they are; "
-                f"its circuits are measured with {settings.ablation}. For scores by {settings.ablation}, choose "
-                "another name with --run."
-            )
-    wiring = Wiring(record.shape)
     with ExitStack() as stack:
         try:
-            writer = None if workers.rank else stack.enter_context(write_run(store, record))
+            writer = (
+                None
+                if workers.rank
+                else stack.enter_context(write_run(store, _adopted(store, record, curves)))
+            )
         except Exception:
             workers.agree(False)
             raise
         if not workers.agree(True):
             raise InputError("The first process refused the call, and says why.")
         writer = writer or join_run(store, record.run)
+        record = writer.run  # the scores are those of the run that is there
+        scoring = replace(settings, levels=record.levels, ablation=record.ablation or settings.ablation)
+        wiring = Wiring(record.shape)
         if workers.rank == 0:
             writer.write_wiring(wiring)
+            if curves is not None and scoring.ablation != settings.ablation:
+                listener.note(
+                    f"The scores of the run '{record.run}' are by the ablation {record.ablation} and stay as they "
+                    f"are; its circuits are measured with {settings.ablation}. For scores by {settings.ablation}, "
+                    "choose another name with --run."
+                )
         shards = shards_of(prompts, record.shape, record.levels)
         job = Job(model, prompts, shards, wiring, settings.metric, writer, workers, listener)
-        scoring = replace(settings, levels=record.levels, ablation=record.ablation or settings.ablation)
         fresh = score(job, scoring)
+        workers.wait()
+        circuits = sum(
+            measure(job, settings, lacking) for lacking in record.curves
+        )  # where parts were broken
         workers.wait()
         if workers.rank == 0:
             writer.finish()
-        circuits = measure(job, settings, curves) if curves is not None else 0
-        return Outcome(record.run, fresh, circuits, len(prompts), tuple(_undefined(writer)))
+        if curves is not None:
+            circuits += add_curves(job, settings, curves)
+        undefined = tuple(_undefined(writer)) if "corrupt" in (scoring.ablation, settings.ablation) else ()
+        return Outcome(record.run, fresh, circuits, len(prompts), undefined)
 
 
-def _adopted(record: Run, there: Run, curves: Curves) -> Run:
-    """The run of a call that adds curves to the finished run that is there.
+def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
+    """The run of a call; if the call adds curves to one that is there, that run's.
 
     Its scores stay as they are: the ablation of the call is that of its curves, and its levels may be fewer.
     """
-    if not set(record.levels) <= set(there.levels):
+    there = find_run(store, record.run)
+    if there is None or curves is None or not set(record.levels) <= set(there.levels):
         return record
     if there.curves and there.curves[0].split != curves.split:
         was, now = (
@@ -173,6 +182,8 @@ def _adopted(record: Run, there: Run, curves: Curves) -> Run:
             f"The run '{there.run}' has curves with {was}, and this call has {now}: their task rankings differ; "
             "choose another name with --run."
         )
+    if not (there.finished or there.curves):
+        return record
     return replace(record, levels=there.levels, ablation=there.ablation)
 
 

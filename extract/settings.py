@@ -30,7 +30,7 @@ class Settings:
     sizes: tuple[int, ...] | None = None
     """Of circuits; None: from 1 to everything."""
     split: float | None = None
-    """The share of the prompts that the task ranking is from, so that curves can be of the others."""
+    """The share of the prompts that the task ranking is from; all curves are then of the others."""
     batch_size: int | None = None
     """Prompts at a time; units at a time for `exact`; circuits at a time for curves."""
 
@@ -57,7 +57,10 @@ class Settings:
                 "The metric 'kl' is smallest at the clean run, so its gradient there is zero, and so is every score by "
                 "'eap': choose --method eap-ig or exact."
             )
-        self._check_curves()
+        if self.curves:
+            self._check_curves()
+        elif self.sizes is not None or self.split is not None:
+            raise InputError("--no-curves measures no circuits: leave out --sizes and --split.")
 
     def _check_curves(self) -> None:
         for ranking in self.rankings:
@@ -71,21 +74,15 @@ class Settings:
                 "At the level 'attention' each prompt has edges of its own, and there is no ranking of the task: "
                 "choose --ranking prompt as well, or leave the level out."
             )
-        if self.sizes is not None:
-            if not self.sizes:
-                raise InputError("--sizes names no size: write them as 1,10,100.")
-            for size in self.sizes:
-                if size < 1:
-                    raise InputError(f"A circuit has at least one unit, not {size} (--sizes).")
-        if self.split is not None:
-            if not 0 < self.split < 1:
-                raise InputError(
-                    f"--split {self.split} is not a share of the prompts: it lies between 0 and 1."
-                )
-            if "task" not in self.rankings:
-                raise InputError("--split is for the ranking of the task: add --ranking task.")
-        if not self.curves and (self.sizes is not None or self.split is not None):
-            raise InputError("--no-curves measures no circuits: leave out --sizes and --split.")
+        if self.sizes is not None and not len(self.sizes):
+            raise InputError("--sizes names no size: write them as 1,10,100.")
+        for size in self.sizes if self.sizes is not None else ():
+            if int(size) != size:
+                raise InputError(f"A circuit has a whole number of units, not {size} (--sizes).")
+            if size < 1:
+                raise InputError(f"A circuit has at least one unit, not {size} (--sizes).")
+        if self.split is not None and not 0 < self.split < 1:
+            raise InputError(f"--split {self.split} is not a share of the prompts: it lies between 0 and 1.")
 
 
 class Listener(Protocol):

@@ -1,4 +1,4 @@
-"""The tables that the questions about curves take their settings from: `resamples` and `thresholds`."""
+"""The tables that questions take their settings from: `resamples`, `thresholds` and `chosen`."""
 
 from collections.abc import Iterable
 
@@ -29,3 +29,8 @@ def resample(connection: duckdb.DuckDBPyConnection, *, draws: int, seed: int = 0
 def set_thresholds(connection: duckdb.DuckDBPyConnection, thresholds: Iterable[float]) -> None:
     """Set the explained effects at which curves are compared; 0.9 unless set."""
     connection.register("thresholds", pa.table({"threshold": pa.array(list(thresholds), pa.float64())}))
+
+
+def set_chosen(connection: duckdb.DuckDBPyConnection, prompts: Iterable[int]) -> None:
+    """Set the prompts that `run_chosen_scores` is about; none unless set."""
+    connection.register("chosen", pa.table({"prompt_id": pa.array(list(prompts), pa.int32())}))

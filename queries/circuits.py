@@ -10,6 +10,8 @@ from .. import graphs
 from ..data import Run
 from ..graphs import Circuit, InputError, StoreError
 from ..graphs.circuit import Scores
+from ..graphs.wiring import Ids
+from .bootstrap import set_chosen
 from .questions import ask
 
 
@@ -65,7 +67,9 @@ class Units:
 
 def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> Chosen:
     """The circuit of edges that a choice makes of a run."""
-    wiring, scores = run.wiring, edge_scores(connection, run, choice.prompt)
+    # a circuit by effect is one that was measured, so it is ranked as that was
+    chosen = run.curves[0].prompts(run.prompts)[0] if choice.effect is not None and run.curves else None
+    wiring, scores = run.wiring, edge_scores(connection, run, choice.prompt, chosen)
     if choice.mass is not None:
         return Chosen(graphs.mass(wiring, scores, choice.mass, signed=choice.signed), scores)
     if choice.threshold is not None:
@@ -99,10 +103,16 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
     return Units(choice.k, rows)
 
 
-def edge_scores(connection: duckdb.DuckDBPyConnection, run: Run, prompt: int | None = None) -> Scores:
-    """One score for each edge of the run's wiring: the mean over its prompts, or that of one prompt."""
+def edge_scores(
+    connection: duckdb.DuckDBPyConnection, run: Run, prompt: int | None = None, chosen: Ids | None = None
+) -> Scores:
+    """One score for each edge of the run's wiring: the mean over its prompts or some of them, or that of one."""
     _check_level(run, "edge")
-    found = ask(connection, "run_scores", run=run.run, prompt=prompt)
+    if chosen is None:
+        found = ask(connection, "run_scores", run=run.run, prompt=prompt)
+    else:
+        set_chosen(connection, chosen.tolist())
+        found = ask(connection, "run_chosen_scores", run=run.run)
     if not np.array_equal(found["edge_id"], np.arange(run.shape.n_edges)):
         raise StoreError(
             f"The run '{run.run}' has scores for {found.num_rows:,} of its {run.shape.n_edges:,} edges."
@@ -116,9 +126,14 @@ def size_for_effect(connection: duckdb.DuckDBPyConnection, run: Run, effect: flo
         connection, "run_curve", run=run.run, level="edge", ranking="task", ablation=run.ablation
     ).to_pylist()
     if not curve:
+        how = (
+            ""
+            if run.source
+            else "the extract command that made it adds one, with --curves --ranking task; or "
+        )
         raise InputError(
-            f"The run '{run.run}' has no measured curve of its edges in the task ranking: the extract command that "
-            "made it adds one, with --curves --ranking task; or choose by k or mass."
+            f"The run '{run.run}' has no measured curve of its edges in the task ranking, with its own ablation: "
+            f"{how}choose by k or mass."
         )
     for point in curve:
         if point["requested"] > 0 and point["explained"] is not None and point["explained"] >= effect:

@@ -1,6 +1,7 @@
 -- How many times fewer units does each sparse run need than its dense twin, in each draw of prompts?
 -- A sparse run is paired with the runs of the model that it came from, where task, method, level, ranking and
--- ablation are the same. The multiplier is null where either curve does not reach the threshold.
+-- ablation are the same, those of the scores and the split of the prompts included. The multiplier is null where
+-- either curve does not reach the threshold.
 with
 reached as (
     select
@@ -33,6 +34,8 @@ join runs as dense_runs
         dense_runs.model = sparse_runs.base_model
         and dense_runs.task = sparse_runs.task
         and coalesce(dense_runs.method, '') = coalesce(sparse_runs.method, '')
+        and coalesce(dense_runs.ablation, '') = coalesce(sparse_runs.ablation, '')
+        and coalesce(dense_runs.split, 0) = coalesce(sparse_runs.split, 0)
 join reached as dense
     on
         dense.run = dense_runs.run

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, read_catalog
-from .bootstrap import resample, set_thresholds
+from .bootstrap import resample, set_chosen, set_thresholds
 from .texts import VIEWS, text
 
 _RUN_COLUMNS = {
@@ -36,6 +36,7 @@ _RUN_COLUMNS = {
     "metric": pa.string(),
     "sign": pa.string(),
     "ablation": pa.string(),
+    "split": pa.float64(),
     "seed": pa.int64(),
     "dtype": pa.string(),
     "device": pa.string(),
@@ -67,6 +68,7 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
         _create_view(connection, table, catalog)
     resample(connection, draws=0)
     set_thresholds(connection, [0.9])
+    set_chosen(connection, [])
     for view in VIEWS:
         connection.execute(f"create view {view} as {text(view)}")
     return connection
@@ -75,7 +77,8 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
 def _runs(runs: Iterable[Run]) -> pa.Table:
     rows = []
     for run in runs:
-        known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges}
+        split = run.curves[0].split if run.curves else None
+        known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "split": split}
         rows.append({column: known[column] for column in _RUN_COLUMNS})
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))
 

@@ -21,6 +21,7 @@ QUESTIONS = (
     "run_list",
     "run_prompts",
     "run_scores",
+    "run_chosen_scores",
     "run_curve",
     "measured_prompts",
     "top_edges",

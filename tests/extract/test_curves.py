@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from slow import wiring_of
-from wirescope.data import encode_pairs, read_catalog, read_pairs
+from wirescope.data import Curves, encode_pairs, read_catalog, read_pairs
 from wirescope.extract import ExtractionError, Settings, extract, find_device, load_model
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attribution import Attributor, Batch, to_array
 from wirescope.extract.circuits import Row
-from wirescope.extract.curves import ask_curves, default_sizes, split_prompts
+from wirescope.extract.curves import ask_curves, default_sizes
 from wirescope.extract.edge_circuits import EdgeCircuits
 from wirescope.graphs import InputError, Shape, Wiring, ranking
 from wirescope.queries import ask, open_store, select
@@ -190,7 +190,7 @@ def test_a_short_prompt_keeps_all_it_has(tiny, many, tmp_path):
 
 def test_a_split_ranks_by_some_prompts_and_measures_the_others(tiny, many, tmp_path):
     run(tiny, tmp_path / "s", prompts=many, sizes=(40,), split=0.4, method="eap")
-    chosen, measured = split_prompts(70, 0.4)
+    chosen, measured = Curves(ablation="corrupt", split=0.4, sizes={}).prompts(70)
     assert (len(chosen), len(measured)) == (28, 42)
     assert not set(chosen) & set(measured)
     rows = effects(tmp_path / "s")
@@ -265,6 +265,19 @@ def test_scores_by_another_ablation_are_another_run(tiny, tmp_path):
         run(tiny, tmp_path / "s", curves=False, ablation="zero")
 
 
+def test_a_circuit_by_effect_is_the_one_that_was_measured(tiny, many, tmp_path, cli):
+    """Also where the ranking is from a part of the prompts."""
+    run(tiny, tmp_path / "s", prompts=many, split=0.2)
+    top = cli("top", "-s", tmp_path / "s", "-r", "tiny", "--effect", "0.5", "-f", "json")
+    found = json.loads(top.out)
+    rows = effects(tmp_path / "s", f"ranking = 'task' and requested = {found['requested']}")
+    assert {row["kept"] for row in rows} == {found["kept"]}
+
+
+def test_sizes_may_be_of_numpy(tiny, tmp_path):
+    assert run(tiny, tmp_path / "s", sizes=tuple(np.array([3, 9]))).circuits == 6 * 2 * 3
+
+
 def test_curves_can_come_later(tiny, tmp_path):
     assert run(tiny, tmp_path / "s", curves=False).circuits == 0
     assert effects(tmp_path / "s") == []
@@ -321,6 +334,12 @@ def test_a_broken_part_of_a_curve_is_measured_again(tiny, many, tmp_path):
     assert (outcome.fresh, outcome.circuits) == (0, 6 * 32)
     assert files(tmp_path / "s") == whole
     assert len(read_catalog(tmp_path / "s").run("tiny").curves) == 1
+    part.unlink()
+    outcome = run(
+        tiny, tmp_path / "s", prompts=many, method="eap", curves=False
+    )  # no curves of its own, but mended
+    assert (outcome.fresh, outcome.circuits) == (0, 6 * 32)
+    assert files(tmp_path / "s") == whole
 
 
 def test_out_of_memory_halves_the_circuits_at_a_time(tiny, many, tmp_path, monkeypatch):
@@ -334,7 +353,8 @@ def test_out_of_memory_halves_the_circuits_at_a_time(tiny, many, tmp_path, monke
     told = Told()
     monkeypatch.setattr(EdgeCircuits, "__call__", short)
     run(tiny, tmp_path / "s", prompts=many, limit=10, sizes=(40, 90), listener=told)
-    assert told.notes == ["Out of memory: going on with 5 circuits at a time (--batch-size 5)."]
+    assert told.notes == ["Out of memory: going on with 5 prompts at a time (--batch-size 5)."]
+    assert told.done == 10 * 2 * 3
     monkeypatch.undo()
     run(tiny, tmp_path / "plain", prompts=many, limit=10, sizes=(40, 90))
     a, b = (effects(tmp_path / name) for name in ("s", "plain"))
@@ -367,7 +387,8 @@ def test_metrics_that_are_no_numbers_are_not_written(tiny, tmp_path, monkeypatch
         ),
         ({"split": 1.0}, "--split 1.0 is not a share"),
         ({"split": 0.01}, "--split 0.01 of 6 prompts leaves none to rank by"),
-        ({"split": 0.5, "rankings": ("prompt",)}, "--split is for the ranking of the task"),
+        ({"split": 0.95}, "--split 0.95 of 6 prompts leaves none to measure circuits on"),
+        ({"sizes": (2.5,)}, "a whole number of units, not 2.5"),
         ({"rankings": ("best",)}, "'best' is not a ranking"),
         ({"rankings": ("task",), "levels": ("attention",)}, "there is no ranking of the task"),
         ({"curves": False, "sizes": (3,)}, "--no-curves measures no circuits"),
@@ -421,7 +442,7 @@ def test_the_command_says_what_it_measures_and_what_came_of_it(tiny, tmp_path, c
     assert result.out == ""
     assert "edge (3 sizes from 5 to 262; by task, random); 36 circuits." in result.err
     assert f"Run 't' in '{store}': 6 prompts scored, 36 circuits measured." in result.err
-    assert re.search(r"0\.9 of the effect, edge, corrupt, ranked by task: \d+ of 262\n", result.err)
+    assert re.search(r"0\.9 of the effect, edge, corrupt, ranked by task: about \d+ of 262\n", result.err)
     more = cli(*command, "--sizes", "6", "--ablation", "zero")
     assert f"Run 't' in '{store}': 18 circuits measured." in more.err
     assert "ranked by random: not reached" in more.err or "ranked by task: not reached" in more.err

@@ -1,11 +1,13 @@
 """Curves, crossings, multipliers and areas from `effects`, against slow and obvious Python."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wirescope.data import Run, write_run
+from wirescope.data import Curves, Run, write_run
 from wirescope.graphs import Shape, Wiring
 from wirescope.queries import ask, open_store, select, set_thresholds
 
@@ -25,8 +27,8 @@ def effects(values: dict[int, list[float]], *, m_all=1.0, m_none=0.0, **other: s
     )
 
 
-def store_of(path, shape: Shape = TINY, **curves: pa.Table):
-    """A store of a run `dense` and a run `sparse`, or others, with these effects."""
+def store_of(path, shape: Shape = TINY, differing: dict | None = None, **curves: pa.Table):
+    """A store of a run `dense` and a run `sparse`, or others, with these effects; what differs is of the sparse one."""
     for name, table in curves.items():
         record = Run(
             run=name,
@@ -39,6 +41,8 @@ def store_of(path, shape: Shape = TINY, **curves: pa.Table):
             method="eap",
             ablation="corrupt",
         )
+        if name.startswith("sparse"):
+            record = replace(record, **differing or {})
         with write_run(path, record) as writer:
             writer.write_wiring(Wiring(TINY))
             writer.write("effects", table)
@@ -158,6 +162,26 @@ def test_only_like_is_paired_with_like(tmp_path):
     )
     rows = select(connection, "select level, ranking, ablation from multipliers").to_pylist()
     assert rows == [{"level": "edge", "ranking": "task", "ablation": "corrupt"}]
+
+
+@pytest.mark.parametrize(
+    "differing",
+    [
+        {"ablation": "zero"},
+        {"method": "exact"},
+        {"task": "docstring"},
+        {"base_model": "another"},
+        {"curves": (Curves(ablation="corrupt", split=0.5, sizes={}),)},
+    ],
+)
+def test_runs_whose_rankings_are_not_alike_are_not_paired(tmp_path, differing):
+    """By scores of another ablation, method or task, or from another part of the prompts."""
+    good = effects({1: [0.0], 50: [1.0]})
+    assert (
+        select(store_of(tmp_path / "a", dense=good, sparse=good), "select * from multipliers").num_rows == 1
+    )
+    other = store_of(tmp_path / "b", dense=good, sparse=good, differing=differing)
+    assert select(other, "select * from multipliers").num_rows == 0
 
 
 def test_the_interval_is_the_spread_over_draws_of_prompts(tmp_path):

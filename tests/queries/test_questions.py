@@ -22,6 +22,7 @@ PARAMETERS = {
     "run_prompts": {"run": "dense-ioi"},
     "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
+    "run_chosen_scores": {"run": "dense-ioi"},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
     "reach": {"run": "dense-ioi"},
     "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
