@@ -98,7 +98,8 @@ class _Pass:
     def _run_heads(self, layer: int, reader: Reader, base: Tensor) -> None:
         """Compute the heads of a layer, with those q, k and v that kept edges run into.
 
-        What some rows need, all get: there, nothing is kept, and it is as it is when ablated.
+        What some rows need, all get: a slot into which a row keeps nothing reads what it reads when ablated, and one
+        that matters at the last position only is right there, which comes last.
         """
         heads = self._parts.shape.heads
         letter, head = np.divmod(np.arange(3 * heads), heads)  # q of all heads, then k, then v
@@ -117,10 +118,8 @@ class _Pass:
                 continue
             changes, ranks = self._before(sources, reader, base)
             read = self._circuits.memory("read", (len(some), len(changes), *sources.shape), changes)
-            for group, elsewhere in zip(self._groups, ~wide[:, some], strict=True):
+            for group in self._groups:
                 mask = _block(group.kept, reader)[np.ix_(ranks, column[some])]
-                if sources is self._full:
-                    mask[:, elsewhere] = False
                 _sum(mask.T, changes[group.rows], read[:, group.rows])
             self._project(reader, read, letter[some], head[some], projected)
         prefix = self._ablated.prefix_of(self._prompt, [layer])
