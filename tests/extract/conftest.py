@@ -1,5 +1,7 @@
 """Random small models of every family, and prompts for them."""
 
+import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +104,26 @@ def slow_models(make_model):
         return made[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def random_prompts(tmp_path_factory) -> Callable[..., Path]:
+    """Writes a file of random pairs for the tiny model, as token ids, of different lengths."""
+
+    def write(count: int, *, longest: int, seed: int) -> Path:
+        rng = random.Random(seed)
+        lines = []
+        for _ in range(count):
+            clean = [rng.randrange(97) for _ in range(rng.randint(5, longest))]
+            corrupted = [token if rng.random() < 0.5 else rng.randrange(97) for token in clean]
+            correct, wrong = rng.sample(range(97), 2)
+            answers = {"correct_ids": [correct], "wrong_ids": [wrong]}
+            lines.append(json.dumps({"clean_ids": clean, "corrupted_ids": corrupted} | answers))
+        path = tmp_path_factory.mktemp("prompts") / "many.jsonl"
+        path.write_text("\n".join(lines))
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")

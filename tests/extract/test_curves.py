@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -50,21 +49,9 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Path:
+def many(random_prompts) -> Path:
     """Seventy prompts of several lengths for the tiny model, as token ids."""
-    rng = random.Random(2)
-    path = tmp_path_factory.mktemp("prompts") / "many.jsonl"
-    lines = []
-    for _ in range(70):
-        length = rng.randint(5, 9)
-        clean = [rng.randrange(97) for _ in range(length)]
-        corrupted = [token if rng.random() < 0.5 else rng.randrange(97) for token in clean]
-        correct, wrong = rng.sample(range(97), 2)
-        lines.append(
-            {"clean_ids": clean, "corrupted_ids": corrupted, "correct_ids": [correct], "wrong_ids": [wrong]}
-        )
-    path.write_text("\n".join(json.dumps(line) for line in lines))
-    return path
+    return random_prompts(70, longest=9, seed=2)
 
 
 def run(tiny, store, prompts=None, listener=None, limit=None, **settings):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -47,21 +46,9 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Path:
+def many(random_prompts) -> Path:
     """A hundred prompts of several lengths for the tiny model, as token ids."""
-    rng = random.Random(1)
-    path = tmp_path_factory.mktemp("prompts") / "many.jsonl"
-    lines = []
-    for _ in range(100):
-        length = rng.randint(5, 12)
-        clean = [rng.randrange(97) for _ in range(length)]
-        corrupted = [token if rng.random() < 0.5 else rng.randrange(97) for token in clean]
-        correct, wrong = rng.sample(range(97), 2)
-        lines.append(
-            {"clean_ids": clean, "corrupted_ids": corrupted, "correct_ids": [correct], "wrong_ids": [wrong]}
-        )
-    path.write_text("\n".join(json.dumps(line) for line in lines))
-    return path
+    return random_prompts(100, longest=12, seed=1)
 
 
 def run(tiny, store, **options):
