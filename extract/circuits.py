@@ -36,44 +36,52 @@ class Circuits(Protocol):
         """The metric of each row."""
 
 
-class HeadCircuits:
-    """Circuits of heads, [layer * head]; what a head carries is its z."""
+class _Live:
+    """Circuits that are passes of the model itself: all units that are asked for are kept."""
 
     def __init__(self, taps: Taps) -> None:
-        self._taps = taps
+        self._taps, self._shape = taps, taps.parts.shape
         self.top = first
 
     @torch.no_grad()
     def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
         """The metric of each row."""
         prompt = prompts_of(ablated, rows)
-        heads = self._taps.parts.shape.heads
+        tape = self._tape(ablated, rows, prompt)
+        tape.prefix = ablated.prefix_of(prompt, range(self._shape.layers))
+        tape.last = ablated.last[prompt]
+        self._taps.run(ablated.batch.clean[prompt][:, ablated.start :], tape)
+        return ablated.batch.metric(tape.final, prompt)
+
+    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+        """What is replaced on the way."""
+        raise NotImplementedError
+
+
+class HeadCircuits(_Live):
+    """Circuits of heads, [layer * head]; what a head carries is its z."""
+
+    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+        heads = self._shape.heads
         kept = torch.from_numpy(np.stack([row.kept for row in rows])).to(prompt.device)
         kept = kept.unflatten(1, (-1, heads))  # [row, layer, head]
 
         def at(layer: int) -> tuple[Tensor, Tensor]:
             return kept[:, layer], ablated.z[layer][prompt].unflatten(-1, (heads, -1))
 
-        return _live(self._taps, ablated, prompt, Tape(heads=at))
+        return Tape(heads=at)
 
 
-class AttentionCircuits:
+class AttentionCircuits(_Live):
     """Circuits of attention edges, [layer * head * pair] of a row's own prompt, key not after query."""
 
-    def __init__(self, taps: Taps) -> None:
-        self._taps = taps
-        self.top = first
-
-    @torch.no_grad()
-    def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
-        """The metric of each row."""
-        prompt = prompts_of(ablated, rows)
-        shape, longest = self._taps.parts.shape, ablated.batch.longest
-        by_layer = [row.kept.reshape(shape.layers, shape.heads, -1) for row in rows]
+    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+        heads, longest = self._shape.heads, ablated.batch.longest
+        by_layer = [row.kept.reshape(self._shape.layers, heads, -1) for row in rows]
         pairs = [np.tril_indices(ablated.batch.lengths[row.prompt]) for row in rows]
 
         def at(layer: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-            kept = np.zeros((len(rows), shape.heads, longest, longest), dtype=bool)
+            kept = np.zeros((len(rows), heads, longest, longest), dtype=bool)
             for own, mask, (query, key) in zip(kept, by_layer, pairs, strict=True):
                 own[:, query, key] = mask[layer]
             here = torch.from_numpy(kept[:, :, ablated.start :]).to(prompt.device)
@@ -83,15 +91,7 @@ class AttentionCircuits:
             weights = pattern if gate is None else pattern * gate
             return here, (weights[prompt], value[prompt])
 
-        return _live(self._taps, ablated, prompt, Tape(pairs=at))
-
-
-def _live(taps: Taps, ablated: Ablated, prompt: Tensor, tape: Tape) -> Tensor:
-    """The metric of rows in a pass of the model itself."""
-    tape.prefix = ablated.prefix_of(prompt, range(taps.parts.shape.layers))
-    tape.last = ablated.last[prompt]
-    taps.run(ablated.batch.clean[prompt][:, ablated.start :], tape)
-    return ablated.batch.metric(tape.final, prompt)
+        return Tape(pairs=at)
 
 
 def prompts_of(ablated: Ablated, rows: Sequence[Row]) -> Tensor:

@@ -67,8 +67,9 @@ class Units:
 
 def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> Chosen:
     """The circuit of edges that a choice makes of a run."""
-    # a circuit by effect is one that was measured, so it is ranked as that was
-    chosen = run.curves[0].prompts(run.prompts)[0] if choice.effect is not None and run.curves else None
+    chosen = None
+    if choice.effect is not None and run.curves and run.curves[0].split is not None:
+        chosen, _ = run.curves[0].prompts(run.prompts)  # a circuit by effect is ranked as it was measured
     wiring, scores = run.wiring, edge_scores(connection, run, choice.prompt, chosen)
     if choice.mass is not None:
         return Chosen(graphs.mass(wiring, scores, choice.mass, signed=choice.signed), scores)
