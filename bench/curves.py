@@ -21,13 +21,15 @@ from wirescope.data import EMBEDDED, read_circuit
 from wirescope.extract.ablated import Ablated, ablate
 from wirescope.extract.attribution import Attributor
 from wirescope.extract.circuits import AttentionCircuits, Circuits, HeadCircuits, Row
+from wirescope.extract.curves import rows_at_a_time
 from wirescope.extract.edge_circuits import EdgeCircuits
+from wirescope.extract.job import PROMPTS_AT_A_TIME
 from wirescope.graphs import Wiring, ranking
 
 from extract import bare_model, batch, make, make_prompts
 
 POINTS = 20
-ROWS = 16
+ROWS = rows_at_a_time(PROMPTS_AT_A_TIME)
 LEVELS = ("edge", "head", "attention")
 Job = Callable[[], object]
 
@@ -82,8 +84,9 @@ class Bench:
 
         def job() -> None:
             ablated, rows = self.ablated(level), []
+            distinct = {id(order): order for order in orders}
             for k in self.sizes(level):
-                masks = {id(order): self.circuits[level].top(order, k) for order in orders}
+                masks = {own: self.circuits[level].top(order, k) for own, order in distinct.items()}
                 rows += [Row(i, masks[id(order)]) for i, order in enumerate(orders)]
             rows = [own for own in rows if own.kept.any() and not own.kept.all()]  # the others are known
             for first in range(0, len(rows), ROWS):

@@ -78,6 +78,11 @@ def default_sizes(level: str, largest: int) -> list[int]:
     return sorted({*every, *np.geomspace(every[-1], largest, steps).round().astype(int).tolist()})
 
 
+def rows_at_a_time(prompts: int) -> int:
+    """How many circuits run together where so many prompts do: more would be little faster, and take more memory."""
+    return prompts * 3 // 2
+
+
 def add_curves(job: Job, settings: Settings, asked: Curves) -> int:
     """Measure those curves that are not there yet, and add them to the run; how many circuits all processes did."""
     curves = asked.without(job.writer.run.curves)
@@ -196,7 +201,7 @@ class _Measurer:
         orders: _Orders,
     ) -> Iterator[_Effect]:
         """All circuits of a batch at a level, small ones first, so that those that run together are alike."""
-        circuits, size = self._circuits[level], self._room.size
+        circuits, size = self._circuits[level], rows_at_a_time(self._room.size)
         nothing = [Row(i, np.zeros(len(orders[p][RANDOM]), dtype=bool)) for i, p in enumerate(prompts)]
         m_none = to_array(circuits(ablated, nothing)).tolist()
 

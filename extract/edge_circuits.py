@@ -6,7 +6,7 @@ What a slot v reads is the ablated stream and, for each kept edge, what its sour
 
 - A node that no kept edge runs into keeps its ablated value and is not computed, nor is a q, k or v that none runs
   into. What matters at the last position only is computed only there (`needed_everywhere`).
-- Changes are kept in the stream's space, [row, source, position, d_model], and summed over the sources that a slot
+- Changes are kept in the stream's space, [source, row, position, d_model], and summed over the sources that a slot
   keeps or, where these are most of them, over those that it does not. They are centred where norms centre, so that a
   norm is a division by a length, which can come after the projection.
 - Circuits of many sizes run together, each MLP for those rows only that need it.
@@ -14,6 +14,7 @@ What a slot v reads is the ablated stream and, for each kept edge, what its sour
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,13 @@ class _Pass:
         everywhere = np.logical_or.reduce([group.everywhere for group in self._groups])[sources]
         shape = ablated.input.shape[1:]
         self._full = self._sources("full", used & everywhere, shape)
-        """What sources change at all positions, [row, source, position, d_model], where that is needed."""
+        """What sources change at all positions, [source, row, position, d_model], where that is needed."""
         self._last = self._sources("last", used, shape[1:])
-        """What sources change at the last position, [row, source, d_model]."""
+        """What sources change at the last position, [source, row, d_model]."""
 
     def _sources(self, name: str, chosen: Mask, shape: Sequence[int]) -> "_Sources":
         ranks = np.flatnonzero(chosen)
-        shape = (len(self._prompt), 2 + len(ranks), *shape)
+        shape = (2 + len(ranks), len(self._prompt), *shape)
         return _Sources(ranks, self._circuits.memory(name, shape, self._ablated.input))
 
     def final(self) -> Tensor:
@@ -91,9 +92,7 @@ class _Pass:
                 self._run_mlp(i // 2, reader, base)
             else:
                 self._run_heads(i // 2, reader, base)
-        changes = self._before(self._last, logits, stream)
-        read = [self._read(*changes, logits, group) for group in self._groups]
-        return self._parts.norm.module.forward(torch.cat(read))
+        return self._parts.norm.module.forward(self._read(self._last, logits, stream, self._groups))
 
     def _run_heads(self, layer: int, reader: Reader, base: Tensor) -> None:
         """Compute the heads of a layer, with those q, k and v that kept edges run into.
@@ -116,12 +115,8 @@ class _Pass:
             some = np.flatnonzero(own.any(axis=0))
             if not len(some):
                 continue
-            changes, ranks = self._before(sources, reader, base)
-            read = self._circuits.memory("read", (len(some), len(changes), *sources.shape), changes)
-            for group in self._groups:
-                mask = _block(group.kept, reader)[np.ix_(ranks, column[some])]
-                _sum(mask.T, changes[group.rows], read[:, group.rows])
-            self._project(reader, read, letter[some], head[some], projected)
+            read = self._sums(sources, reader, base, self._groups, column[some])
+            self._project(reader, read, letter[some], head[some], projected, sources is self._full)
         prefix = self._ablated.prefix_of(self._prompt, [layer])
         z = self._circuits.taps.attend(layer, self._ablated.call, projected, prefix)
         change = self._change(z, self._ablated.z[layer], slice(0, len(z)))
@@ -133,59 +128,69 @@ class _Pass:
         own = [group for group in self._groups if _block(group.kept, reader)[:, reader.column].any()]
         if not own:
             return
-        changes = {
-            wide: self._before(self._full if wide else self._last, reader, base)
-            for wide in {bool(group.everywhere[node]) for group in own}
-        }
-        # each [row, position, d_model], or [row, d_model] at the last position
-        reads = [self._read(*changes[bool(group.everywhere[node])], reader, group) for group in own]
+        places = [
+            (sources, [group for group in own if bool(group.everywhere[node]) == wide])
+            for sources, wide in ((self._full, True), (self._last, False))
+        ]
+        stream = torch.cat([self._read(sources, reader, base, some) for sources, some in places if some])
         block = self._parts.blocks[layer]
-        stream = torch.cat([read.flatten(0, -2) for read in reads])
-        written = block.mlp.forward(block.mlp_norm.module.forward(stream))
+        written = block.mlp.forward(block.mlp_norm.module.forward(stream))  # [token, d_model]
         rank = (layer + 1) * (self._parts.shape.heads + 1)
-        for sources in (self._full, self._last):
-            sources.clear(rank)
         ablated = self._ablated.mlp[layer]
-        parts = written.split([read.shape[:-1].numel() for read in reads])
-        for group, read, part in zip(own, reads, parts, strict=True):
-            instead = ablated if read.dim() == 3 else self._ablated.at_last(ablated)
-            self._write(rank, group.rows, self._change(part.view_as(read), instead, group.rows))
+        for sources, _ in places:
+            sources.clear(rank)
+        end = 0
+        for sources, some in places:
+            instead = ablated if sources is self._full else self._ablated.at_last(ablated)
+            for group in some:
+                shape = (group.rows.stop - group.rows.start, *sources.shape)
+                begin, end = end, end + prod(shape[:-1])
+                change = self._change(written[begin:end].view(shape), instead, group.rows)
+                self._write(rank, group.rows, change)
 
-    def _before(self, sources: "_Sources", reader: Reader, base: Tensor) -> tuple[Tensor, _Index]:
-        """What a reader can read: changes by the sources before it, [row, 2 + source, ...], and their ranks."""
+    def _read(self, sources: "_Sources", reader: Reader, base: Tensor, groups: Sequence["_Group"]) -> Tensor:
+        """What an MLP or the logits read in the rows of some circuits, [token, d_model]."""
+        (read,) = self._sums(sources, reader, base, groups, np.array([reader.column]))
+        return read
+
+    def _sums(
+        self, sources: "_Sources", reader: Reader, base: Tensor, groups: Sequence["_Group"], columns: _Index
+    ) -> Tensor:
+        """What some slots of a reader read in the rows of some circuits, [slot, token, d_model]."""
         base = self._ablated.at_last(base) if sources is self._last else base
-        return sources.before(reader.stage.sources, _centred(self._parts, base[self._prompt]))
-
-    def _read(self, changes: Tensor, ranks: _Index, reader: Reader, group: "_Group") -> Tensor:
-        """What an MLP or the logits read in the rows of a circuit, [row, ...]."""
-        read = changes.new_empty(1, group.rows.stop - group.rows.start, *changes.shape[2:])
-        kept = _block(group.kept, reader)[ranks, reader.column]
-        _sum(kept[None], changes[group.rows], read)
-        return read[0]
+        changes, ranks = sources.before(reader.stage.sources, _centred(self._parts, base[self._prompt]))
+        kept = [_block(group.kept, reader)[np.ix_(ranks, columns)].T for group in groups]
+        return _summed(kept, [group.rows for group in groups], changes)
 
     def _project(
-        self, reader: Reader, read: Tensor, letter: _Index, head: _Index, projected: dict[nn.Module, Tensor]
+        self,
+        reader: Reader,
+        read: Tensor,
+        letter: _Index,
+        head: _Index,
+        projected: dict[nn.Module, Tensor],
+        wide: bool,
     ) -> None:
-        """Put q, k and v of what slots read where their projections would have put them."""
-        flat = read.flatten(1, -2)  # [slot, token, d_model]
-        length = torch.linalg.vector_norm(flat, dim=-1, keepdim=True, dtype=torch.float32)
+        """Put q, k and v of what slots read, [slot, token, d_model], where their projections would have put them."""
+        # in the order of memory, against which it takes twice as long
+        length = torch.linalg.vector_norm(read.transpose(0, 1), dim=-1, dtype=torch.float32).T[..., None]
         inverse = (length.square() / self._parts.d_model + reader.norm.eps).rsqrt()  # [slot, token, 1]
         for i, projection in enumerate(reader.reads):
             own = np.flatnonzero(letter == i)
             if not len(own):
                 continue
-            some, heads = slice(own[0], own[-1] + 1), torch.from_numpy(head[own]).to(flat.device)
+            some, heads = slice(own[0], own[-1] + 1), torch.from_numpy(head[own]).to(read.device)
             weight = projection.weight  # [key/value head, d_head, d_model]
             weight = _picked(weight, head[own] // (self._parts.shape.heads // len(weight)))
             if reader.norm.gain is not None:
                 weight = weight * reader.norm.gain
-            value = torch.bmm(flat[some], weight.transpose(1, 2)) * inverse[some]
+            value = torch.bmm(read[some], weight.transpose(1, 2)).mul_(inverse[some])
             if reader.rest is not None:
                 value += reader.rest[i, heads, None]
             there = projection.take(projected[projection.module])  # [row, position, head, d_head]
-            value = value.to(there.dtype).unflatten(1, read.shape[1:-1])
-            if read.dim() == 4:
-                there[:, :, heads] = value.permute(1, 2, 0, 3)
+            value = value.to(there.dtype)
+            if wide:
+                there[:, :, heads] = value.unflatten(1, there.shape[:2]).permute(1, 2, 0, 3)
             else:
                 row = torch.arange(len(there), device=there.device)[:, None]
                 there[row, self._last_position[:, None], heads] = value.transpose(0, 1)
@@ -194,18 +199,17 @@ class _Pass:
         """Keep what heads change, from [row, position, head, d_head], in the stream's space."""
         heads = self._parts.shape.heads
         ranks = range(1 + layer * (heads + 1), (layer + 1) * (heads + 1))
-        weight = self._parts.out_weight(layer)
         row = torch.arange(len(change), device=change.device)
+        _, used = self._last.at(ranks)  # at all positions, no others are
+        weight = _centred(self._parts, _picked(self._parts.out_weight(layer), used - ranks.start))
         for sources, z in ((self._full, change), (self._last, change[row, self._last_position])):
             there, own = sources.at(ranks)
             if len(own):
-                some = own - ranks.start
-                # [head, token, d_head] x [head, d_head, d_model]
-                product = torch.bmm(
-                    z[..., torch.from_numpy(some).to(z.device), :].flatten(0, -3).transpose(0, 1),
-                    _centred(self._parts, _picked(weight, some)),
+                torch.bmm(
+                    _picked(z.flatten(0, -3).transpose(0, 1), own - ranks.start),  # [head, token, d_head]
+                    _picked(weight, np.searchsorted(used, own)),  # [head, d_head, d_model]
+                    out=there.flatten(1, -2),
                 )
-                there.copy_(product.view_as(there.transpose(0, 1)).transpose(0, 1))
 
     def _write(self, rank: int, rows: slice, change: Tensor) -> None:
         """Keep what a source changes in these rows: [row, position, d_model], or [row, d_model] at the last."""
@@ -235,54 +239,79 @@ class _Sources:
     """
 
     def __init__(self, ranks: _Index, changes: Tensor) -> None:
-        self._ranks, self._changes = ranks, changes  # [row, 2 + source, ...]
+        self._ranks, self._changes = ranks, changes  # [2 + source, row, ...]
         self.shape = changes.shape[2:]
         """Of what one source changes in one row."""
-        self._total = torch.zeros_like(changes[:, 0])
+        self._total = torch.zeros_like(changes[0])
         self._summed = 0
 
     def before(self, stage: int, base: Tensor) -> tuple[Tensor, _Index]:
         """The changes by the first sources of the wiring, behind the two streams, and the ranks of these sources."""
         count = int(np.searchsorted(self._ranks, stage))
         if count > self._summed:
-            self._total += self._changes[:, 2 + self._summed : 2 + count].sum(1)
+            self._total += self._changes[2 + self._summed : 2 + count].sum(0)
             self._summed = count
-        self._changes[:, 0] = base
-        torch.add(base, self._total, out=self._changes[:, 1])
-        return self._changes[:, : 2 + count], self._ranks[:count]
+        self._changes[0] = base
+        torch.add(base, self._total, out=self._changes[1])
+        return self._changes[: 2 + count], self._ranks[:count]
 
     def at(self, ranks: range) -> tuple[Tensor, _Index]:
         """Where those of these ranks are that are kept, and which they are."""
         begin, end = np.searchsorted(self._ranks, [ranks.start, ranks.stop])
-        return self._changes[:, 2 + begin : 2 + end], self._ranks[begin:end]
+        return self._changes[2 + begin : 2 + end], self._ranks[begin:end]
 
     def put(self, rank: int, rows: slice, change: Tensor) -> None:
         """Set what a source changes in these rows, if it is among them."""
         there, _ = self.at(range(rank, rank + 1))
-        there[rows] = change[:, None]
+        there[:, rows] = change
 
     def clear(self, rank: int) -> None:
         """Let a source change nothing in any row."""
         self.at(range(rank, rank + 1))[0].zero_()
 
 
-def _sum(kept: Mask, changes: Tensor, out: Tensor) -> None:
+def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Tensor:
     """What slots read: the ablated stream and the changes that they keep, or all changes less those that they do not.
 
-    `kept` is [slot, source], `changes` [row, 2 + source, ...], `out` [slot, row, ...].
+    By circuit, `kept` is [slot, source], in these `rows` of `changes`, [2 + source, row, ..., d_model]. The result is
+    [slot, token, d_model], with the tokens of all these rows.
     """
-    most = kept.mean(axis=1, keepdims=True) > 0.5 if kept.size else np.zeros((len(kept), 1), dtype=bool)
-    weights = np.concatenate([~most, most, np.where(most, -1.0 * ~kept, kept)], axis=1)  # [slot, 2 + source]
-    flat, there = changes.flatten(2), out.flatten(2).transpose(0, 1)
+    weights = [_weights(own) for own in kept]
     if is_accelerator(changes.device):
-        there.copy_(torch.from_numpy(weights).to(changes) @ flat)
-        return
-    # most weights are zero: row by row, and of what is kept alone, is up to three times as fast
-    slot, source = np.nonzero(weights)
-    index, begin = (torch.from_numpy(x) for x in (source, np.searchsorted(slot, np.arange(len(kept)))))
-    weight = torch.from_numpy(weights[slot, source]).to(changes)
-    for one, own in zip(flat, there, strict=True):
-        own.copy_(embedding_bag(index, one, begin, mode="sum", per_sample_weights=weight))
+        return torch.cat(
+            [
+                torch.tensordot(torch.from_numpy(own).to(changes), changes[:, some].flatten(1, -2), 1)
+                for own, some in zip(weights, rows, strict=True)
+            ],
+            dim=1,
+        )
+    # most weights are zero: of what is kept alone, and token by token, as what a token needs fits a cache
+    tokens, every = changes[0, 0, ..., 0].numel(), changes[0, ..., 0].numel()
+    indices, begins, factors, end = [], [], [], 0
+    for own, some in zip(weights, rows, strict=True):
+        slot, source = np.nonzero(own)
+        token = np.arange(some.start * tokens, some.stop * tokens)[:, None]
+        indices.append(source * every + token)  # [token, kept]
+        begins.append(
+            np.searchsorted(slot, np.arange(len(own))) + np.arange(len(token))[:, None] * len(slot) + end
+        )
+        factors.append(np.broadcast_to(own[slot, source], indices[-1].shape))
+        end += indices[-1].size
+    index, begin, factor = (np.concatenate([x.ravel() for x in xs]) for xs in (indices, begins, factors))
+    summed = embedding_bag(
+        torch.from_numpy(index),
+        changes.view(-1, changes.shape[-1]),
+        torch.from_numpy(begin),
+        mode="sum",
+        per_sample_weights=torch.from_numpy(factor).to(changes),
+    )
+    return summed.unflatten(0, (-1, len(kept[0]))).transpose(0, 1)
+
+
+def _weights(kept: Mask) -> NDArray[np.float64]:
+    """How often slots that keep these changes, [slot, source], read each of [2 + source]."""
+    most = kept.mean(axis=1, keepdims=True) > 0.5 if kept.size else np.zeros((len(kept), 1), dtype=bool)
+    return np.concatenate([~most, most, np.where(most, -1.0 * ~kept, kept)], axis=1)
 
 
 def _groups(rows: Sequence[Row]) -> Iterator[tuple[Mask, slice]]:

@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
 from ..data import Vocabulary
@@ -89,6 +91,7 @@ def tap_model(
     """Freeze a model, put taps on it and move it to a device."""
     model.set_attn_implementation(NAME)
     model.eval().requires_grad_(False).to(device)
+    _fuse_activations(model)
     parts = family.parts(model)
     _check_gates(name, model.config, parts.shape)
     return Model(
@@ -102,6 +105,14 @@ def tap_model(
         dtype=model.dtype,
         device=device,
     )
+
+
+def _fuse_activations(model: nn.Module) -> None:
+    """Let one kernel do GELUs that are written out in eight steps: the same but for rounding, in half the time."""
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, GELUTanh())
 
 
 def find_device(name: str = "auto", index: int | None = None) -> torch.device:

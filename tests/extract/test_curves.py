@@ -336,7 +336,7 @@ def test_out_of_memory_halves_the_circuits_at_a_time(tiny, many, tmp_path, monke
     call = EdgeCircuits.__call__
 
     def short(self, ablated, rows):
-        if len(rows) > 5 and any(row.kept.any() for row in rows):
+        if len(rows) > 7 and any(row.kept.any() for row in rows):
             raise torch.OutOfMemoryError("out of memory")
         return call(self, ablated, rows)
 
