@@ -290,20 +290,19 @@ def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Ten
     indices, begins, factors, end = [], [], [], 0
     for own, some in zip(weights, rows, strict=True):
         slot, source = np.nonzero(own)
-        token = np.arange(some.start * tokens, some.stop * tokens)[:, None]
-        indices.append(source * every + token)  # [token, kept]
-        begins.append(
-            np.searchsorted(slot, np.arange(len(own))) + np.arange(len(token))[:, None] * len(slot) + end
-        )
-        factors.append(np.broadcast_to(own[slot, source], indices[-1].shape))
+        token = np.arange(some.start * tokens, some.stop * tokens, dtype=np.int32)[:, None]
+        indices.append((source * every).astype(np.int32) + token)  # [token, kept]
+        first = np.searchsorted(slot, np.arange(len(own)))  # [slot]
+        begins.append((token - token[0]) * len(slot) + first.astype(np.int32) + end)
+        factors.append(torch.from_numpy(own[slot, source]).to(changes).repeat(len(token)))
         end += indices[-1].size
-    index, begin, factor = (np.concatenate([x.ravel() for x in xs]) for xs in (indices, begins, factors))
+    index, begin = (torch.cat([torch.from_numpy(x).flatten() for x in xs]) for xs in (indices, begins))
     summed = embedding_bag(
-        torch.from_numpy(index),
+        index,
         changes.view(-1, changes.shape[-1]),
-        torch.from_numpy(begin),
+        begin,
         mode="sum",
-        per_sample_weights=torch.from_numpy(factor).to(changes),
+        per_sample_weights=torch.cat(factors),
     )
     return summed.unflatten(0, (-1, len(kept[0]))).transpose(0, 1)
 
