@@ -286,6 +286,17 @@ def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Ten
             dim=1,
         )
     # most weights are zero: of what is kept alone, and token by token, as what a token needs fits a cache
+    index, begin, factor = _entries(weights, rows, changes)
+    summed = embedding_bag(
+        index, changes.view(-1, changes.shape[-1]), begin, mode="sum", per_sample_weights=factor
+    )
+    return summed.unflatten(0, (-1, len(kept[0]))).transpose(0, 1)
+
+
+def _entries(
+    weights: Sequence[NDArray[np.float64]], rows: Sequence[slice], changes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which changes to sum, of all as rows of d_model; where the sum of each token and slot begins; and how often."""
     tokens, every = changes[0, 0, ..., 0].numel(), changes[0, ..., 0].numel()
     indices, begins, factors, end = [], [], [], 0
     for own, some in zip(weights, rows, strict=True):
@@ -297,14 +308,7 @@ def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Ten
         factors.append(torch.from_numpy(own[slot, source]).to(changes).repeat(len(token)))
         end += indices[-1].size
     index, begin = (torch.cat([torch.from_numpy(x).flatten() for x in xs]) for xs in (indices, begins))
-    summed = embedding_bag(
-        index,
-        changes.view(-1, changes.shape[-1]),
-        begin,
-        mode="sum",
-        per_sample_weights=torch.cat(factors),
-    )
-    return summed.unflatten(0, (-1, len(kept[0]))).transpose(0, 1)
+    return index, begin, torch.cat(factors)
 
 
 def _weights(kept: Mask) -> NDArray[np.float64]:
