@@ -1,12 +1,13 @@
 # Every target sets up what it needs; none needs another one first. `make` alone lists them.
 PYTHON ?= python3
 VENV := .venv
+SEED := 0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench pair clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,8 +29,11 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/extract.py
 	$(BIN)/python bench/curves.py
 
+pair: $(VENV)/dev.stamp  ## train the embedded pair and its control anew, from SEED=0 (in pairs/)
+	$(BIN)/python pair/train.py --seed $(SEED)
+
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo pairs *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,5 +42,5 @@ $(VENV)/use.stamp: $(SOURCES)
 
 $(VENV)/dev.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[draw,extract,dev]'
+	$(PIP) --editable '.[draw,lora,dev]'
 	touch $@ $(VENV)/use.stamp

@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, OlmoConfig, OlmoForCausalL
 from wirescope.data import Prompt
 from wirescope.extract import FAMILIES, Model, find_device
 from wirescope.extract.attribution import Attributor, Batch
-from wirescope.extract.models import tap_model
+from wirescope.extract.models import prepared, tap_model
 from wirescope.graphs import Wiring
 
 SHAPES = {
@@ -133,7 +133,7 @@ def multiply(x: Tensor, weight: Tensor) -> Tensor:
 
 def make(shape: str, layers: int | None) -> Model:
     model = bare_model(shape, layers)
-    return tap_model(model, shape, FAMILIES[model.config.model_type], find_device())
+    return tap_model(prepared(model, shape, FAMILIES[model.config.model_type], find_device()))
 
 
 def bare_model(shape: str, layers: int | None) -> PreTrainedModel:

@@ -83,10 +83,12 @@ def common(
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo"),
 ) -> None:
-    """Everything there is, on a published circuit.
+    """Everything there is, on two small models that come with the package.
 
-    It is that of GPT-2 small on indirect object identification, and comes
-    with the package: no model and no download is needed.
+    A dense model and its sparse twin, on four tasks: every score and every
+    circuit goes into a store, then comes how many times fewer edges, heads
+    and attention edges the sparse one needs, and the circuits are drawn.
+    Stopped and given again, it goes on.
 
     Example: wirescope demo --out demo
     """
@@ -97,12 +99,15 @@ def demo(
 
 @app.command()
 def extract(
-    model: Annotated[str, typer.Option("--model", "-m", help="A hub name or a folder.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="A hub name, a folder, tiny or tiny-sparse.")],
     store: Store,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.")
     ] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", help="A task, instead of a file: ioi.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", "-t", help="A task, instead of a file; 'wirescope tasks' lists them."),
+    ] = None,
     run: Annotated[
         str | None, typer.Option("--run", "-r", help="Its name in the store; by default model and task.")
     ] = None,
@@ -188,6 +193,68 @@ def extract(
         device=device,
         dtype=dtype,
     )
+
+
+@app.command()
+def sparsify(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="The dense model: a hub name, a folder, or tiny.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write, which must not be there.")],
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text to train on, .txt or .jsonl; each file is a kind of its own."),
+    ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="A task whose prompts to train on, likewise.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Of training.")] = 3_000,
+    epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
+    batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
+    context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
+    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-3,
+    gate_rate: Annotated[float, typer.Option(help="The learning rate of the gates' biases.")] = 5e-3,
+    distill: Annotated[
+        float, typer.Option(help="How much to imitate the dense model's predictions as well.")
+    ] = 0.0,
+    lora: Annotated[
+        int | None, typer.Option(help="Train adapters of this rank, not all weights (needs peft).")
+    ] = None,
+    evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
+    ] = "auto",
+) -> None:
+    """Make a sparse twin of a dense model, by post-training with gates.
+
+    Every pair of tokens gets a gate in every head. Training closes as many
+    as it can while the loss on each kind of text stays within epsilon of
+    the dense model's; the sparsest model that does so on held-out text is
+    written, for extract --model.
+
+    .jsonl has a document a line, {"text": "..."}; any other file is one
+    text. Given again, an interrupted command goes on. On several GPUs:
+    accelerate launch -m wirescope.cli sparsify --model ...
+
+    Example: wirescope sparsify --model gpt2 --text books.txt --out sparse-gpt2
+    """
+    from .sparsifying import run_sparsify
+
+    recipe = {
+        "steps": steps,
+        "epsilon": epsilon,
+        "batch_size": batch_size,
+        "context": context,
+        "learning_rate": learning_rate,
+        "gate_rate": gate_rate,
+        "distill": distill,
+        "lora": lora,
+        "evaluate_every": evaluate_every,
+        "seed": seed,
+    }
+    run_sparsify(recipe, model=model, out=out, texts=text or (), tasks=task or (), device=device, dtype=dtype)
 
 
 @app.command()
@@ -413,6 +480,60 @@ def runs(store: Store, form: Form = None, out: Out = None) -> None:
 
     _, connection = _open(store)
     emit(ask(connection, "run_list"), form, out)
+
+
+@app.command()
+def tasks(
+    task: Annotated[str | None, typer.Argument(help="Print the pairs of this one.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="For its tokenizer: a hub name, a folder, or tiny.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many pairs.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Of the pairs.")] = 0,
+    form: Form = None,
+    out: Out = None,
+) -> None:
+    """List the tasks, or print the pairs of one as --prompts takes them.
+
+    Example: wirescope tasks ioi --model gpt2 --limit 5
+    """
+    from ..data import TASKS, check_task, example, make_task, pair_lines
+    from ..graphs import InputError
+
+    if task is None:
+        import pyarrow as pa
+
+        rows = []
+        for name, one in TASKS.items():
+            pair = example(name)
+            end = " ".join(pair.clean.split()[-8:])
+            answer = pair.correct[0].strip()
+            rows.append({"task": name, "about": one.about, "example": f"... {end} -> {answer}"})
+        emit(pa.Table.from_pylist(rows), form, out)
+        return
+    check_task(task)
+    if model is None:
+        raise InputError(f"Which pairs '{task}' has depends on the tokenizer: give --model.")
+    with needing_torch("A tokenizer"):
+        from ..extract import load_vocabulary
+    put(pair_lines(make_task(task, load_vocabulary(model), limit, seed)), out)
+
+
+@app.command()
+def models(form: Form = None, out: Out = None) -> None:
+    """List the models in the package, and the families that can be used.
+
+    Example: wirescope models
+    """
+    import pyarrow as pa
+
+    from ..data import MODELS
+
+    with needing_torch("The list of families"):
+        from ..extract import FAMILIES
+    rows = [{"model": model.name, "about": model.about} for model in MODELS.values()]
+    rows += [{"model": f"any {family}", "about": "a hub name or a folder"} for family in FAMILIES]
+    emit(pa.Table.from_pylist(rows), form, out)
 
 
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:

@@ -1,13 +1,12 @@
-"""Extraction on the command line: its progress bar, its messages, and being stopped."""
+"""Extraction on the command line: its messages, and being stopped."""
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .output import needing_torch, say
+from .progress import Bar
 
 if TYPE_CHECKING:
     from ..extract import Outcome
@@ -17,7 +16,7 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
     """Extract, and say what happens."""
     with needing_torch("Extraction"):
         from ..extract import ExtractionError, Settings, extract
-    bar = _Bar()
+    bar = Bar()
     try:
         with bar:
             outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
@@ -60,56 +59,3 @@ def _say_reach(run: str, store: Path) -> None:
             f"  {curve['threshold']} of the effect, {curve['level']}, {curve['ablation']}, ranked by "
             f"{curve['ranking']}: {k}"
         )
-
-
-class _Bar:
-    """A progress bar on a terminal, lines where there is none; only the first of several processes shows it."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.leads = os.environ.get("RANK", "0") == "0"
-        shown = self.leads and sys.stderr is not None and sys.stderr.isatty()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=Console(file=sys.stderr),
-            disable=not shown,
-        )
-        self._task: Any = None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def begin(self, plan: str, what: str, total: int, done: int) -> None:
-        """Say what is about to happen, and start a bar."""
-        if not self.leads:
-            return
-        self.note(plan)
-        if done:
-            self.note(f"{done:,} of {total:,} {what} are done already.")
-        self._task = self._progress.add_task(what, total=total, completed=done, rate="")
-        self._progress.start()
-
-    def advance(self, count: int) -> None:
-        """Move the bar."""
-        if self._task is not None:
-            bar = self._progress.tasks[-1]
-            self._progress.update(self._task, completed=min(bar.completed + count, bar.total or 0))
-            speed = bar.finished_speed or bar.speed
-            self._progress.update(self._task, rate=f"{speed:.1f}/s" if speed else "")
-
-    def note(self, message: str) -> None:
-        """Say something above the bar."""
-        if self._progress.disable:
-            say(message)
-        else:
-            self._progress.console.print(message, markup=False, highlight=False, soft_wrap=True)

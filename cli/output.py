@@ -88,9 +88,13 @@ def needing_torch(what: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         from ..graphs import InputError
 
-        if error.name not in ("torch", "transformers"):
+        extras = {"torch": "extract", "transformers": "extract", "accelerate": "sparsify"}
+        if error.name not in extras:
             raise
-        raise InputError(f"{what} needs torch: pip install 'wirescope[extract]'.") from error
+        raise InputError(
+            f"{what} needs {error.name if error.name == 'accelerate' else 'torch'}: pip install "
+            f"'wirescope[{extras[error.name]}]'."
+        ) from error
 
 
 def _text(rows: "pa.Table") -> str:

@@ -1,11 +1,13 @@
-"""What is read and written: tasks and prompts, the store and its schema, published circuits."""
+"""What is read and written: tasks, prompts and text, the store and its schema, published circuits, a pair of models."""
 
+from .embedded import MODELS, EmbeddedModel
 from .files import disk_errors, replacing
 from .prompts import (
     Prompt,
     TextPair,
     Vocabulary,
     encode_pairs,
+    pair_lines,
     prompt_table,
     prompts_hash,
     read_pairs,
@@ -32,21 +34,27 @@ from .store import (
     read_catalog,
     write_run,
 )
-from .tasks import TASKS, check_task, make_task
+from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, make_task
+from .text import Documents, read_documents, task_documents
 
 __all__ = [
     "EMBEDDED",
     "LEVELS",
+    "MAIN_TASKS",
+    "MODELS",
     "SCHEMA_VERSION",
     "TABLES",
     "TASKS",
     "Catalog",
     "Curves",
+    "Documents",
+    "EmbeddedModel",
     "Part",
     "Prompt",
     "PublishedCircuit",
     "Run",
     "RunWriter",
+    "Task",
     "TextPair",
     "Vocabulary",
     "check_path",
@@ -54,19 +62,23 @@ __all__ = [
     "check_task",
     "disk_errors",
     "encode_pairs",
+    "example",
     "find_run",
     "import_circuit",
     "join_run",
     "make_task",
     "mib_json",
+    "pair_lines",
     "parse_circuit",
     "plain_config",
     "prompt_table",
     "prompts_hash",
     "read_catalog",
     "read_circuit",
+    "read_documents",
     "read_pairs",
     "replacing",
     "shape_of",
+    "task_documents",
     "write_run",
 ]

@@ -11,7 +11,7 @@ Text becomes tokens by a function that the caller supplies: nothing here knows t
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,15 @@ def _encoded(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
         wrong_ids=tuple(answer(text) for text in pair.wrong),
         text=pair,
     )
+
+
+def pair_lines(prompts: Sequence[Prompt]) -> bytes:
+    """Pairs as a file of JSON lines, as `read_pairs` reads it."""
+    lines = [
+        asdict(prompt.text) if prompt.text else {key: getattr(prompt, key) for key in _IDS}
+        for prompt in prompts
+    ]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:

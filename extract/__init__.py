@@ -3,7 +3,7 @@
 from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .metrics import METRICS
-from .models import DTYPES, FAMILIES, Model, find_device, load_model
+from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .published import read_pt
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -24,5 +24,6 @@ __all__ = [
     "extract",
     "find_device",
     "load_model",
+    "load_vocabulary",
     "read_pt",
 ]

@@ -6,8 +6,8 @@ It is registered with transformers under the name `NAME`. Differences from trans
 tape asks for, it takes keys and values of the positions before the first one from the tape, and it expects as many
 key/value heads as heads (`Taps` repeats shared ones before the rotary embedding, so that each head's own copy can
 be told apart). A *gated* model has ``gate_bias`` [layer][head] in its config, and g is whether the logit
-``q_i.k_j * scaling + bias`` is above 0. In a circuit of attention edges, messages p_ij g_ij v_j that are not kept are
-replaced.
+``q_i.k_j * scaling + bias`` is above 0; while it is trained, `Gates` say what g is. In a circuit of attention edges,
+messages p_ij g_ij v_j that are not kept are replaced.
 """
 
 from typing import Any
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
+
+from .gates import Gates
 
 NAME = "wirescope"
 
@@ -30,6 +32,7 @@ def attend(
     scaling: float,
     sliding_window: int | None = None,
     tape: Any = None,
+    gates: Gates | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [prompt, head, position, d_head] to z [prompt, position, head, d_head]."""
@@ -41,7 +44,7 @@ def attend(
     gate_bias = getattr(module.config, "gate_bias", None)
     mask = _causal(query, key, sliding_window)
     plain = tape is None or (tape.attention is None and tape.pairs is None)
-    if gate_bias is None and plain:
+    if gate_bias is None and gates is None and plain:
         z = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=scaling
         )
@@ -50,7 +53,9 @@ def attend(
     allowed = _full_mask(query, key) if mask is None else mask
     pattern = logits.masked_fill(~allowed, -torch.inf).softmax(-1, dtype=torch.float32).to(value.dtype)
     gate = None
-    if gate_bias is not None:
+    if gates is not None:
+        gate = gates(layer, logits, allowed)
+    elif gate_bias is not None:
         bias = torch.tensor(gate_bias[layer], dtype=logits.dtype, device=logits.device)
         gate = (logits + bias[:, None, None] > 0).to(pattern.dtype)
     if tape is not None and tape.attention is not None:

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
-from ..data import Vocabulary
+from ..data import MODELS, Vocabulary
 from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
@@ -56,20 +56,48 @@ class Model:
         return self.parts.shape
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A model as transformers loads it, on a device, with Wirescope's attention."""
+
+    name: str
+    model: PreTrainedModel
+    family: ModuleType
+    device: torch.device
+    tokenizer: Any = None
+
+    @property
+    def parts(self) -> Parts:
+        """Its parts."""
+        parts: Parts = self.family.parts(self.model)
+        return parts
+
+    @property
+    def revision(self) -> str | None:
+        """What tells its weights from others of the same name."""
+        return getattr(self.model.config, "_commit_hash", None) or _fingerprint(_place(self.name))
+
+
 def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
-    """Load a model; whatever stands in the way is an error that says what to do.
+    """Load a model, ready to be scored; whatever stands in the way is an error that says what to do.
 
     The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere.
     """
-    folder = Path(name)
-    _check_folder(name, folder)
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    return tap_model(load_untapped(name, device=device, dtype=dtype))
+
+
+def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Loaded:
+    """Load a model as it is, frozen: that of a hub name or a folder, or an embedded one."""
+    folder = _place(name)
+    where = str(folder) if name in MODELS else name
+    _check_folder(where, folder)
+    config = _loaded(where, lambda: AutoConfig.from_pretrained(where, trust_remote_code=False))
     family = _family(name, config.model_type)
     quiet_unless_terminal()
     model, info = _loaded(
-        name,
+        where,
         lambda: AutoModelForCausalLM.from_pretrained(
-            name,
+            where,
             config=config,
             dtype="float32" if dtype == "auto" and not is_accelerator(device) else dtype,
             attn_implementation=NAME,
@@ -82,29 +110,56 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
         raise InputError(
             f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
         )
-    return tap_model(model, name, family, device, _tokenizer(name, folder))
+    return prepared(model, name, family, device, _tokenizer(where, folder))
 
 
-def tap_model(
+def prepared(
     model: PreTrainedModel, name: str, family: ModuleType, device: torch.device, tokenizer: Any = None
-) -> Model:
-    """Freeze a model, put taps on it and move it to a device."""
+) -> Loaded:
+    """A model that is there, frozen, on a device, with Wirescope's attention."""
     model.set_attn_implementation(NAME)
     model.eval().requires_grad_(False).to(device)
     _fuse_activations(model)
-    parts = family.parts(model)
-    _check_gates(name, model.config, parts.shape)
+    loaded = Loaded(name, model, family, device, tokenizer)
+    _check_gates(name, model.config, loaded.parts.shape)
+    return loaded
+
+
+def tap_model(loaded: Loaded) -> Model:
+    """Put taps on a model."""
+    parts = loaded.parts
     return Model(
-        name=name,
-        model_type=model.config.model_type,
-        revision=getattr(model.config, "_commit_hash", None) or _fingerprint(Path(name)),
-        config=_plain(model.config.to_dict()),
+        name=loaded.name,
+        model_type=loaded.model.config.model_type,
+        revision=loaded.revision,
+        config=_plain(loaded.model.config.to_dict()),
         parts=parts,
         taps=Taps(parts),
-        vocabulary=_vocabulary(parts, tokenizer),
-        dtype=model.dtype,
-        device=device,
+        vocabulary=vocabulary_of(loaded),
+        dtype=loaded.model.dtype,
+        device=loaded.device,
     )
+
+
+def load_vocabulary(name: str) -> Vocabulary:
+    """What a model can read, from its config and tokenizer alone."""
+    folder = _place(name)
+    where = str(folder) if name in MODELS else name
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
+    config = _loaded(where, lambda: AutoConfig.from_pretrained(where, trust_remote_code=False))
+    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(where, folder))
+
+
+def vocabulary_of(loaded: Loaded) -> Vocabulary:
+    """What a model can read."""
+    parts = loaded.parts
+    return _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
+
+
+def _place(name: str) -> Path:
+    """Where a model is, if it is on the disk."""
+    return MODELS[name].folder if name in MODELS else Path(name)
 
 
 def _fuse_activations(model: nn.Module) -> None:
@@ -222,13 +277,12 @@ def _tokenizer(name: str, folder: Path) -> Any:
     return _loaded(name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False))
 
 
-def _vocabulary(parts: Parts, tokenizer: Any) -> Vocabulary:
-    size = len(parts.unembed.weight)  # type: ignore[arg-type]
+def _vocabulary(size: int, context: int, tokenizer: Any) -> Vocabulary:
     if tokenizer is None:
-        return Vocabulary(size, parts.context, None)
+        return Vocabulary(size, context, None)
     return Vocabulary(
         size,
-        parts.context,
+        context,
         encode=lambda text: list(tokenizer(text)["input_ids"]),
         name=lambda token: tokenizer.convert_ids_to_tokens(token),
     )

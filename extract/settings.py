@@ -97,6 +97,9 @@ class Listener(Protocol):
     def note(self, message: str) -> None:
         """Something happened that the user should know."""
 
+    def status(self, text: str) -> None:
+        """How it stands, in place of what was said of that before."""
+
 
 class Deaf:
     """Does not listen."""
@@ -108,4 +111,7 @@ class Deaf:
         """Hear nothing."""
 
     def note(self, message: str) -> None:
+        """Hear nothing."""
+
+    def status(self, text: str) -> None:
         """Hear nothing."""

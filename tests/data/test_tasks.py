@@ -3,12 +3,16 @@
 import re
 import signal
 from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
-from wirescope.data import TASKS, Vocabulary, make_task, tasks
+from wirescope.data import MAIN_TASKS, TASKS, Vocabulary, example, make_task, pair_lines, read_pairs, tasks
+from wirescope.data import words as lists
 from wirescope.graphs import InputError
 
-WORD = re.compile(r"\w+|[^\w\s]")
+WORD = re.compile(r"\d\d|\w+|[^\w\s]")
 FIVE = ("Mary", "John", "Anna", "Paul", "Tom")
 # who is named, in the order of the text: two, and then one of them again
 NAMED = re.compile(r"^(?:Then,|When|After|While|Friends) (\w+) and (\w+) .*[.,] (\w+) (?:gave|decided)")
@@ -17,7 +21,7 @@ NAMED = re.compile(r"^(?:Then,|When|After|While|Friends) (\w+) and (\w+) .*[.,] 
 def words(known: Collection[str] | None = None) -> Vocabulary:
     """A tokenizer with a token for each word; of names, it has the known ones and spells the others."""
     ids: dict[str, int] = {}
-    unknown = set() if known is None else set(tasks._NAMES) - set(known)
+    unknown = set() if known is None else set(lists.NAMES) - set(known)
 
     def encode(text: str) -> list[int]:
         tokens = []
@@ -84,9 +88,9 @@ def test_all_templates_names_places_and_things_are_drawn(prompts):
         "talk",
     }
     drawn = set(WORD.findall(text))
-    assert set(tasks._PLACES) <= drawn
-    assert set(tasks._OBJECTS) <= drawn
-    assert len(set(tasks._NAMES) & drawn) > 100
+    assert set(lists.PLACES) <= drawn
+    assert set(lists.OBJECTS) <= drawn
+    assert len(set(lists.NAMES) & drawn) > 100
     assert "{" not in text
 
 
@@ -125,9 +129,7 @@ def test_names_that_a_tokenizer_does_not_tell_apart_are_no_names(known):
     ids: dict[str, int] = {}
 
     def encode(text: str) -> list[int]:
-        seen = (
-            "<unk>" if word in tasks._NAMES and word not in known else word for word in WORD.findall(text)
-        )
+        seen = ("<unk>" if word in lists.NAMES and word not in known else word for word in WORD.findall(text))
         return [ids.setdefault(word, len(ids)) for word in seen]
 
     if len(known) < 5:
@@ -140,10 +142,10 @@ def test_names_that_a_tokenizer_does_not_tell_apart_are_no_names(known):
 
 def test_an_unknown_task_gets_the_nearest_name():
     with pytest.raises(
-        InputError, match=r"There is no task 'iio'; the tasks are ioi,.* Did you mean 'ioi'\?"
+        InputError, match=r"There is no task 'iio'; the tasks are greater-than, ioi,.* Did you mean 'ioi'\?"
     ):
         make_task("iio", words(), 3)
-    assert list(TASKS) == ["ioi"]
+    assert set(MAIN_TASKS) < set(TASKS)
 
 
 def test_a_task_needs_a_tokenizer():
@@ -159,9 +161,10 @@ def test_prompts_that_the_model_cannot_take_are_refused():
 @pytest.fixture
 def few(monkeypatch):
     """One template, place and thing: of five names, 240 prompts."""
-    monkeypatch.setattr(tasks, "_IOI", tasks._IOI[:1])
-    monkeypatch.setattr(tasks, "_PLACES", tasks._PLACES[:1])
-    monkeypatch.setattr(tasks, "_OBJECTS", tasks._OBJECTS[:1])
+    one = partial(tasks._ioi, "ioi", lists.IOI[:1], 0, False)
+    monkeypatch.setitem(TASKS, "ioi", replace(TASKS["ioi"], pairs=one))
+    monkeypatch.setattr(lists, "PLACES", lists.PLACES[:1])
+    monkeypatch.setattr(lists, "OBJECTS", lists.OBJECTS[:1])
     return 5 * 4 * 3 * 2 * 1 * 2
 
 
@@ -188,3 +191,138 @@ def test_all_prompts_that_there_are_can_be_had(few):
 def test_asking_for_more_than_there_are_says_how_many_there_are(few, many):
     with pytest.raises(InputError, match=rf"'ioi' has only about {few} different prompts .* not {many}\."):
         make_task("ioi", words(FIVE), many)
+
+
+def differing(prompt) -> list[tuple[str, str]]:
+    pair = (WORD.findall(text) for text in (prompt.text.clean, prompt.text.corrupted))
+    return [(a, b) for a, b in zip(*pair, strict=True) if a != b]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_drawn_by_seed_and_of_one_length(task):
+    made = make_task(task, words(), 200)
+    assert len({prompt.text for prompt in made}) == 200
+    assert all(len(prompt.clean_ids) == len(prompt.corrupted_ids) for prompt in made)
+    assert all(prompt.clean_ids != prompt.corrupted_ids for prompt in made)
+    assert make_task(task, words(), 50) == made[:50]
+    assert make_task(task, words(), 50, seed=1) != made[:50]
+    assert "{" not in "".join(prompt.text.clean + prompt.text.corrupted for prompt in made)
+
+
+@pytest.mark.parametrize("task", ["ioi", "ioi-long"])
+def test_in_a_swap_the_two_names_change_roles(task):
+    for plain, swap in zip(make_task(task, words(), 50), make_task(f"{task}-swap", words(), 50), strict=True):
+        assert (plain.text.clean, plain.text.correct) == (swap.text.clean, swap.text.correct)
+        (right,), (wrong,) = swap.text.correct, swap.text.wrong
+        assert differing(swap) == [(wrong.strip(), right.strip())]
+
+
+def test_between_the_names_of_a_long_prompt_are_three_sentences_that_name_nobody():
+    for prompt in make_task("ioi-long", words(), 100):
+        text = prompt.text.clean
+        found = [sentence for sentence in lists.MEANWHILE if sentence in text]
+        assert len(found) == 3
+        assert not set(lists.NAMES) & set(WORD.findall(" ".join(found)))
+        (right,), (wrong,) = prompt.text.correct, prompt.text.wrong
+        named = [word for word in WORD.findall(text) if word in lists.NAMES]
+        assert sorted(named) == sorted([right.strip(), wrong.strip(), wrong.strip()])
+        before, after = text[: text.index(found[0])], text[text.index(found[-1]) :]
+        assert right.strip() not in after.split()
+        assert right in before
+
+
+def test_a_year_is_right_if_it_is_later_in_the_same_century():
+    starts = set()
+    for prompt in make_task("greater-than", words(), 300):
+        event, century, year, again = re.fullmatch(
+            r"The (\w+) lasted from the year (\d\d)(\d\d) to the year (\d\d)", prompt.text.clean
+        ).groups()
+        assert event in lists.EVENTS
+        assert century == again
+        assert prompt.text.correct == tuple(f"{later:02d}" for later in range(int(year) + 1, 100))
+        assert prompt.text.wrong == tuple(f"{earlier:02d}" for earlier in range(int(year) + 1))
+        assert differing(prompt) == [(year, "01")]
+        starts.add(int(year))
+    assert min(starts) >= 2
+    assert max(starts) == 98
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tokens"), [(r"\d|\w+|[^\w\s]", 4), (r"\d+|\w+|[^\w\s]", 1)], ids=["digits", "whole"]
+)
+def test_a_tokenizer_that_makes_other_tokens_of_years_is_told_so(pattern, tokens):
+    ids: dict[str, int] = {}
+
+    def encode(text: str) -> list[int]:
+        return [ids.setdefault(word, len(ids)) for word in re.findall(pattern, text)]
+
+    with pytest.raises(
+        InputError, match=rf"'greater-than' needs years .* this tokenizer makes {tokens} of 1732"
+    ):
+        make_task("greater-than", Vocabulary(1000, 64, encode), 3)
+
+
+def test_years_that_a_tokenizer_has_as_a_whole_are_neither_asked_for_nor_answers():
+    ids: dict[str, int] = {}
+
+    def encode(text: str) -> list[int]:
+        return [ids.setdefault(word, len(ids)) for word in re.findall(r"17[5-7]\d|\d\d|\w+|\S", text)]
+
+    for prompt in make_task("greater-than", Vocabulary(1000, 64, encode), 500):
+        if "year 17" in prompt.text.clean:
+            numbers = {*prompt.text.correct, *prompt.text.wrong}
+            assert numbers == {f"{year:02d}" for year in range(100) if not 50 <= year < 80}
+            assert not 50 <= int(re.search(r"17(\d\d)", prompt.text.clean)[1]) < 80
+
+
+def test_a_docstring_names_the_third_argument_next_and_only_the_definition_is_corrupted():
+    for prompt in make_task("docstring", words(), 200):
+        clean, corrupted = (
+            re.match(r"def \w+\(self, (.*)\):", text)[1].split(", ")
+            for text in (prompt.text.clean, prompt.text.corrupted)
+        )
+        assert len({*clean, *corrupted}) == 8
+        assert prompt.text.correct == (f" {clean[2]}",)
+        assert prompt.text.wrong == tuple(f" {clean[i]}" for i in (0, 1, 3))
+        assert re.findall(r":param (\w+):", prompt.text.corrupted) == clean[:2]
+        assert prompt.text.clean.endswith(":param")
+        assert differing(prompt) == list(zip(clean, corrupted, strict=True))
+
+
+def test_a_tokenizer_with_few_arguments_is_told_which():
+    ids: dict[str, int] = {}
+    unknown = set(lists.ARGUMENTS[7:])
+
+    def encode(text: str) -> list[int]:
+        seen = ("<unk>" if word in unknown else word for word in WORD.findall(text))
+        return [ids.setdefault(word, len(ids)) for word in seen]
+
+    with pytest.raises(InputError, match=r"eight names of arguments .* has 7 of its \d+ \(load, size, files"):
+        make_task("docstring", Vocabulary(1000, 64, encode), 3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_pairs_are_written_as_they_are_read(task, tmp_path):
+    made = make_task(task, words(), 20)
+    (tmp_path / "pairs.jsonl").write_bytes(pair_lines(made))
+    assert read_pairs(tmp_path / "pairs.jsonl") == [prompt.text for prompt in made]
+    assert example(task) in [prompt.text for prompt in made]
+
+
+TOKENIZERS = Path(__file__).parents[3] / "shared/tokenizers"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOKENIZERS.is_dir(), reason="the tokenizers are not there")
+@pytest.mark.parametrize("tokenizer", ["gpt2", "olmo"])
+@pytest.mark.parametrize("task", TASKS)
+def test_real_tokenizers_have_a_thousand_different_pairs(tokenizer, task):
+    from transformers import AutoTokenizer
+
+    real = AutoTokenizer.from_pretrained(TOKENIZERS / tokenizer)
+    made = make_task(task, Vocabulary(len(real), 1024, lambda text: list(real(text)["input_ids"])), 1000)
+    assert len({prompt.text for prompt in made}) == 1000
+    assert len({(prompt.clean_ids, prompt.corrupted_ids) for prompt in made}) == 1000
+    for prompt in made[:50]:
+        end = real.decode(prompt.clean_ids) + real.decode(prompt.correct_ids[:1])
+        assert end == prompt.text.clean + prompt.text.correct[0]

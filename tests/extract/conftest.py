@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.auto import AutoModelForCausalLM
 from wirescope.data import Prompt
 from wirescope.extract import FAMILIES, Model, find_device
-from wirescope.extract.models import tap_model
+from wirescope.extract.models import prepared, tap_model
 
 SIZE = {
     "vocab_size": 40,
@@ -76,7 +76,7 @@ def new_model(name: str, attention: str = "eager") -> PreTrainedModel:
 
 def new_tapped(name: str, dtype: torch.dtype = torch.float32) -> Model:
     model = new_model(name).to(dtype)
-    return tap_model(model, name, FAMILIES[model.config.model_type], find_device())
+    return tap_model(prepared(model, name, FAMILIES[model.config.model_type], find_device()))
 
 
 @pytest.fixture(scope="session", params=list(CONFIGS))
