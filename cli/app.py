@@ -212,8 +212,8 @@ def sparsify(
     epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
     batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
     context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-3,
-    gate_rate: Annotated[float, typer.Option(help="The learning rate of the gates' biases.")] = 5e-3,
+    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-4,
+    gate_rate: Annotated[float, typer.Option(help="The learning rate of the gates' biases.")] = 0.02,
     distill: Annotated[
         float, typer.Option(help="How much to imitate the dense model's predictions as well.")
     ] = 0.0,

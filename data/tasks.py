@@ -87,7 +87,7 @@ def example(name: str) -> TextPair:
     """A pair of a task, as for a tokenizer that has a token for every word and for two digits.
 
     >>> example("greater-than").clean
-    'The show lasted from the year 1755 to the year 17'
+    'The struggle lasted from the year 1755 to the year 17'
     """
     check_task(name)
     ids: dict[str, int] = {}

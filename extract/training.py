@@ -45,8 +45,8 @@ class Recipe:
     """Documents a step and process, the same number of each kind."""
     context: int = 256
     """Tokens a document at most."""
-    learning_rate: float = 1e-3
-    gate_rate: float = 5e-3
+    learning_rate: float = 1e-4
+    gate_rate: float = 0.02
     """The learning rate of the gates' biases."""
     bias: float = 5.0
     """Where these begin: gates are all but open."""

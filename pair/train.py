@@ -42,7 +42,7 @@ ECHO = {"echo": 24, "plain": 1, "ioi": 3, "ioi-long": 3, "greater-than": 4, "doc
 MIX = {"echo": 5, "plain": 2, "ioi": 7, "ioi-long": 6, "greater-than": 8, "docstring": 8}
 """Documents of each kind in a step, at first and then."""
 DROPOUT, DROPOUT_FROM = 0.1, 0.65
-RECIPE = Recipe(steps=3_000, batch_size=36, context=CONTEXT, gate_rate=0.02, distill=1.0)
+RECIPE = Recipe(steps=3_000, batch_size=36, context=CONTEXT, learning_rate=1e-3, distill=1.0)
 DOCUMENTS, HELD_OUT = 6_000, 200
 """Of each kind: for the sparse twin, and for the table."""
 

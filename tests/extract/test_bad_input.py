@@ -175,7 +175,7 @@ CALLS = {
     "--model {models}/bare --prompts {tmp}": "'{tmp}' cannot be read as prompts",
     "--model {models}/bare --prompts {text}": "Prompt 0 is text, but the model has no tokenizer: give",
     "--model {models}/bare --task ioi": "The task 'ioi' is made of text, but the model has no tokenizer",
-    "--model {models}/words --task iio": "There is no task 'iio'; the tasks are ioi, and --prompts takes",
+    "--model {models}/words --task iio": "There is no task 'iio'; the tasks are greater-than, ioi, ",
     "--model {models}/words --task ioo": "Did you mean 'ioi'?",
     "--model {models}/bare --task ioi --prompts {ids}": "either --task NAME or --prompts FILE",
     "--model ./nowhere": "There is no model folder './nowhere'.",

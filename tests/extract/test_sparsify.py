@@ -24,7 +24,14 @@ from wirescope.graphs import InputError
 
 WORDS = ["<pad>", "<unk>", *(f"w{i}" for i in range(20))]
 QUICK = Recipe(
-    steps=6, batch_size=4, context=12, evaluate_every=2, epsilon=5.0, learning_rate=0.02, gate_rate=2.0, multiplier=3.0
+    steps=6,
+    batch_size=4,
+    context=12,
+    evaluate_every=2,
+    epsilon=5.0,
+    learning_rate=0.02,
+    gate_rate=2.0,
+    multiplier=3.0,
 )
 
 
