@@ -8,6 +8,7 @@ bias that the head learns, so a dense model needs no new weights but one number 
 In training the gate is drawn: logistic noise is added to its logit, so that it is open with probability
 ``sigmoid(l_ij + b)``. Its gradient is that of the sigmoid of the noisy logit (straight-through). What is to become
 small is the expected share of open gates, the mean of these probabilities over all pairs that attention may use.
+Some documents are read without noise: the gates are then those of the finished model, and so is its loss.
 """
 
 import torch
@@ -20,17 +21,17 @@ class Gates(nn.Module):
     def __init__(self, layers: int, heads: int, bias: float) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.full((layers, heads), bias))
-        self._real: Tensor | None = None
+        self._real: Tensor
+        self._noisy: Tensor
         self._open: list[Tensor] = []
         self._pairs: list[Tensor] = []
 
-    def begin(self, real: Tensor) -> None:
-        """Begin a pass; `real` [prompt, position] tells tokens from padding."""
-        self._real, self._open, self._pairs = real, [], []
+    def begin(self, real: Tensor, noisy: Tensor) -> None:
+        """Begin a pass; `real` [prompt, position] tells tokens from padding, `noisy` [prompt] where to draw."""
+        self._real, self._noisy, self._open, self._pairs = real, noisy, [], []
 
     def forward(self, layer: int, logits: Tensor, allowed: Tensor) -> Tensor:
-        """The gates of a layer, [prompt, head, query, key], each 0 or 1: drawn in training, plain otherwise."""
-        assert self._real is not None, "begin comes first"
+        """The gates of a layer, [prompt, head, query, key], each 0 or 1; in training they have a gradient."""
         logit = logits.float() + self.bias[layer][:, None, None]
         counted = allowed & self._real[:, None, :, None]
         probability = torch.sigmoid(logit) if self.training else (logit > 0).float()
@@ -38,7 +39,8 @@ class Gates(nn.Module):
         self._pairs.append(counted.expand_as(logit).sum())
         if not self.training:
             return probability.to(logits.dtype)
-        soft = torch.sigmoid(logit + torch.rand_like(logit).logit_(eps=1e-6))  # logistic noise
+        noise = torch.rand_like(logit).logit_(eps=1e-6) * self._noisy[:, None, None, None]  # logistic
+        soft = torch.sigmoid(logit + noise)
         return (soft + ((soft > 0.5).float() - soft).detach()).to(logits.dtype)
 
     def counts(self) -> tuple[Tensor, Tensor]:

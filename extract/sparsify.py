@@ -5,10 +5,10 @@ It starts from the dense weights, with a gate on every pair of tokens in every h
     minimise   the expected share of open gates
     subject to cross-entropy <= that of the dense model + epsilon,      for each kind of text
 
-by gradient descent on ``mean over kinds of cross-entropy + multiplier * share``. The multiplier follows the kind that
-is worst off: it grows while even that one meets its constraint, smoothed over some steps, and shrinks as soon as it
-does not. So slack in one kind of text cannot hide damage in another. The dense model reads the same batches, so that
-the constraint is on the difference, whose noise is small.
+by gradient descent on the mean over kinds of ``multiplier * cross-entropy``, plus the share. Each kind of text has a
+multiplier of its own, which grows while the kind is beyond its constraint and shrinks while it is not: slack in one
+kind cannot hide damage in another. The dense model reads the same batches, so that the constraint is on the difference,
+whose noise is small.
 
 Gates are hard when it counts: on held-out text, every so many steps. The sparsest model that meets the constraint there
 is the one that is written.
@@ -35,12 +35,13 @@ from ..data import (
     replacing,
     task_documents,
 )
-from ..graphs import InputError
+from ..graphs import InputError, one_of
 from .accuracy import Accuracy, accuracy
 from .memory import ExtractionError
-from .models import Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
+from .models import DTYPES, Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
 from .settings import Deaf, Listener
 from .training import Recipe, Text, Trainer
+from .workers import local_rank
 
 _TASK_PROMPTS = 2_000
 _JUDGED_PROMPTS = 200
@@ -84,13 +85,14 @@ def sparsify(
     """
     recipe, listener, out = recipe or Recipe(), listener or Deaf(), Path(out)
     recipe.check()
+    one_of("dtype", dtype, DTYPES)
     for task in tasks:
         check_task(task)
     if not texts and not tasks:
         raise InputError("There is nothing to train on: give --text FILE or --task NAME, or several.")
     if out.exists():
         raise InputError(f"'{out}' is there already: choose another --out, or remove it.")
-    dense = load_untapped(model, device=find_device(device), dtype=dtype)
+    dense = load_untapped(model, device=find_device(device, local_rank()), dtype=dtype)
     if getattr(dense.model.config, "gate_bias", None) is not None:
         raise InputError(f"The model '{model}' is gated already: start from a dense one.")
     vocabulary = vocabulary_of(dense)

@@ -26,9 +26,9 @@ from .models import Loaded, is_accelerator
 from .parts import Parts
 from .settings import Listener
 
-_SMOOTHING = 0.95
-_CLIP = 0.05
-"""In nats: how far beyond its constraint a kind counts at most in a step of the multiplier."""
+_SMOOTHING = 0.97
+_CLIP = 0.01
+"""In nats: how far from its constraint a kind counts at most in a step of the multiplier."""
 _DECAY = 0.2
 """The share of the steps, the last ones, over which learning rates go to zero."""
 _WARM_UP = 50
@@ -50,10 +50,12 @@ class Recipe:
     """The learning rate of the gates' biases."""
     bias: float = 5.0
     """Where these begin: gates are all but open."""
-    multiplier: float = 0.3
-    """What an open share of 1 costs at first, in nats."""
-    most_multiplier: float = 30.0
-    multiplier_rate: float = 2.0
+    cost: float = 0.3
+    """What an open share of 1 costs at first, in nats: one over the multiplier of the constraint."""
+    least_cost: float = 0.03
+    """It goes no lower: at first any noise does harm, until weights have got used to it."""
+    most_cost: float = 30.0
+    multiplier_rate: float = 4.0
     distill: float = 0.0
     """How much the divergence from the dense model's predictions counts beside the cross-entropy."""
     lora: int | None = None
@@ -107,21 +109,34 @@ class Found:
         return max((loss - dense[kind], kind) for kind, loss in self.losses.items())
 
 
-@dataclass
 class Constraint:
-    """The multiplier, and how far each kind of text is beyond its constraint, smoothed."""
+    """How much the loss of each kind of text counts against the share of open gates: a Lagrange multiplier a kind.
 
-    recipe: Recipe
-    multiplier: float
-    beyond: Tensor | None = None
+    A multiplier grows while its kind is beyond its constraint, smoothed over some steps, and shrinks while it is not.
+    """
+
+    def __init__(self, recipe: Recipe, kinds: int) -> None:
+        self._recipe = recipe
+        self.logs = torch.full((kinds,), -math.log(recipe.cost))
+        self.beyond: Tensor | None = None
 
     def update(self, excess: Tensor) -> None:
-        """Take in a step's cross-entropy less the dense model's, by kind."""
-        now = excess - self.recipe.epsilon
-        self.beyond = now if self.beyond is None else _SMOOTHING * self.beyond + (1 - _SMOOTHING) * now
-        worst = min(max(float(self.beyond.max()), -_CLIP), _CLIP)
-        grown = math.log(self.multiplier) - self.recipe.multiplier_rate * worst
-        self.multiplier = min(math.exp(grown), self.recipe.most_multiplier)
+        """Take in a step's cross-entropy less the dense model's, by kind; NaN where it is not known."""
+        now = excess - self._recipe.epsilon
+        before = now.nan_to_num(0.0) if self.beyond is None else self.beyond
+        self.beyond = torch.where(now.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * now)
+        self.logs += self._recipe.multiplier_rate * self.beyond.clamp(-_CLIP, _CLIP)
+        self.logs.clamp_(-math.log(self._recipe.most_cost), -math.log(self._recipe.least_cost))
+
+    @property
+    def weights(self) -> Tensor:
+        """How much each kind counts, 1 on average, [kind]."""
+        return self.logs.softmax(0) * len(self.logs)
+
+    @property
+    def cost(self) -> float:
+        """What an open share of 1 costs, in nats: one over the mean of the multipliers."""
+        return 1 / float(self.logs.exp().mean())
 
 
 class Student(nn.Module):
@@ -132,9 +147,9 @@ class Student(nn.Module):
         self.model, self._parts = model, parts
         self.gates = Gates(parts.shape.layers, parts.shape.heads, bias)
 
-    def forward(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [document, position, token], and the share of open gates."""
-        self.gates.begin(real)
+    def forward(self, ids: Tensor, real: Tensor, noisy: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits [document, position, token], and the share of open gates; `noisy` [document] in training."""
+        self.gates.begin(real, real[:, 0] if noisy is None else noisy)
         return logits_of(self._parts, ids, gates=self.gates), self.gates.share()
 
 
@@ -169,7 +184,7 @@ class Trainer:
         )
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._wrapped, self._optimizer = self._accelerator.prepare(self._student, optimizer)
-        self._constraint = Constraint(recipe, recipe.multiplier)
+        self._constraint = Constraint(recipe, len(kinds))
         self._step = 0
         self.dense_losses: dict[str, float] = {}
         self.tried: list[Found] = []
@@ -214,21 +229,28 @@ class Trainer:
         self._student.gates.train()
         with torch.no_grad():
             dense_logits = self._dense(ids)
-            dense = self._by_kind(_cross_entropy(dense_logits, ids), real, kind)
-        logits, share = self._wrapped(ids, real)
-        losses = self._by_kind(_cross_entropy(logits, ids), real, kind)
-        loss = losses.mean() + self._constraint.multiplier * share
-        if recipe.distill:
-            loss = loss + recipe.distill * self._by_kind(_divergence(dense_logits, logits), real, kind).mean()
+            dense = _cross_entropy(dense_logits, ids)
+        noisy = (torch.arange(len(ids), device=ids.device) + self._step) % 2 == 0
+        logits, share = self._wrapped(ids, real, noisy)
+        own = _cross_entropy(logits, ids)
+        minded = own + recipe.distill * _divergence(dense_logits, logits) if recipe.distill else own
+        weighted = self._constraint.weights.to(own) * self._by_kind(minded, real, kind)
+        loss = weighted.mean() + self._constraint.cost * share
         self._optimizer.zero_grad()
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(self._student.parameters(), 1.0)
         self._optimizer.step()
-        self._constraint.update(accelerator.reduce((losses - dense).detach(), "mean").cpu())
+        # what the finished model would do, which has no noise
+        excess = self._by_kind((own - dense).detach(), real & ~noisy[:, None], kind)
+        self._constraint.update(accelerator.reduce(excess, "mean").cpu())
         self._step += 1
+
+        def mean(losses: Tensor) -> float:
+            return float(self._by_kind(losses.detach(), real, kind).mean())
+
         self._listener.status(
-            f"loss {float(losses.detach().mean()):.3f} against {float(dense.mean()) + recipe.epsilon:.3f}, "
-            f"{100 * float(share.detach()):.2f} % open, multiplier {self._constraint.multiplier:.2f}"
+            f"loss {mean(own):.3f} against {mean(dense) + recipe.epsilon:.3f}, "
+            f"{100 * float(share.detach()):.2f} % open, multiplier {1 / self._constraint.cost:.2f}"
         )
 
     def _drawn(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -311,7 +333,7 @@ class Trainer:
                 "step": self._step,
                 "trained": self._trained(),
                 "optimizer": self._optimizer.state_dict(),
-                "multiplier": self._constraint.multiplier,
+                "multipliers": self._constraint.logs,
                 "beyond": self._constraint.beyond,
                 "tried": [asdict(found) for found in self.tried],
                 "best": None if self.best is None else self.tried.index(self.best),
@@ -325,7 +347,7 @@ class Trainer:
         self._step = state["step"]
         self._load_trained(state["trained"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._constraint.multiplier = state["multiplier"]
+        self._constraint.logs = state["multipliers"].cpu()
         self._constraint.beyond = state["beyond"].cpu()
         self.tried = [Found(**found) for found in state["tried"]]
         self.best = None if state["best"] is None else self.tried[state["best"]]

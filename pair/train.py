@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 
 import torch
 from corpus import CONTEXT, KINDS, make_tokenizer
@@ -43,7 +44,7 @@ MIX = {"echo": 5, "plain": 2, "ioi": 7, "ioi-long": 6, "greater-than": 8, "docst
 """Documents of each kind in a step, at first and then."""
 DROPOUT, DROPOUT_FROM = 0.1, 0.65
 RECIPE = Recipe(steps=3_000, batch_size=36, context=CONTEXT, learning_rate=1e-3, distill=1.0)
-DOCUMENTS, HELD_OUT = 6_000, 200
+DOCUMENTS, HELD_OUT = 20_000, 200
 """Of each kind: for the sparse twin, and for the table."""
 
 
@@ -74,6 +75,7 @@ def main() -> None:
     if not control.exists():
         save(train_control(dense, options.seed), control, base_model=str(dense))
     report(dense, sparse, control, seed=options.seed)
+    print(f"{process_time() / 60:.1f} CPU minutes")
     if options.embed:
         embed(dense, sparse)
 

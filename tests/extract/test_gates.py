@@ -24,7 +24,7 @@ def loaded(make_model):
 
 
 def begun(gates: Gates, real: torch.Tensor = REAL) -> Gates:
-    gates.begin(real)
+    gates.begin(real, torch.ones(len(real), dtype=torch.bool))
     return gates
 
 
@@ -96,3 +96,13 @@ def test_the_share_is_over_pairs_of_real_tokens_that_attention_may_use():
     logits[1, 0, 5, 0] = logits[0, 0, 1, 4] = 1.0  # padding, and the future
     gates(0, logits, torch.ones(6, 6, dtype=torch.bool).tril())
     assert gates.share() == pytest.approx(2 / 27)
+
+
+def test_documents_without_noise_have_the_gates_of_the_finished_model():
+    gates = Gates(1, 1, 0.1)
+    gates.begin(REAL, torch.tensor([True, False]))
+    logits = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    drawn = gates(0, logits, torch.ones(6, 6, dtype=torch.bool).tril()).detach()
+    hard = (logits + 0.1 > 0).float()
+    assert torch.equal(drawn[1], hard[1])
+    assert not torch.equal(drawn[0], hard[0])

@@ -1,7 +1,6 @@
 """The embedded pair: what is said of it is so, of the very files in the package."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -72,13 +71,6 @@ def test_the_twins_runs_are_paired(tmp_path):
         )
     rows = open_store(tmp_path / "store").sql("select * from multipliers").fetchall()
     assert {row[4:6] for row in rows} == {("tiny-sparse-ioi", "tiny-ioi")}
-    gates = [
-        math.isfinite(bias)
-        for row in load_untapped("tiny-sparse", device=find_device()).model.config.gate_bias
-        for bias in row
-    ]
-    assert len(gates) == 48
-    assert all(gates)
 
 
 def test_gates_are_in_the_store(tmp_path):

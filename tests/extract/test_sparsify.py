@@ -31,7 +31,7 @@ QUICK = Recipe(
     epsilon=5.0,
     learning_rate=0.02,
     gate_rate=2.0,
-    multiplier=3.0,
+    cost=3.0,
 )
 
 
@@ -212,22 +212,28 @@ def test_another_call_does_not_go_on_with_it(dense, texts, tmp_path):
         sparsify(model=str(dense), texts=texts[:1], out=tmp_path / "a", recipe=QUICK)
 
 
-def test_the_multiplier_follows_the_kind_that_is_worst_off():
+def test_each_kind_has_a_multiplier_that_follows_its_own_constraint():
     recipe = Recipe(epsilon=0.1)
-    constraint = Constraint(recipe, 1.0)
-    constraint.update(torch.tensor([-3.0, 0.09]))  # much slack in one kind, hardly any in the other
-    assert 1.0 < constraint.multiplier < 1.03
-    constraint.update(torch.tensor([-3.0, 2.0]))
-    assert constraint.multiplier < 1.0
+    constraint = Constraint(recipe, 2)
+    assert constraint.cost == pytest.approx(recipe.cost)
+    assert constraint.weights.tolist() == [1, 1]
+    constraint.update(torch.tensor([-3.0, 0.3]))  # much slack in one kind, none in the other
+    before = constraint.beyond.clone()
+    constraint.update(torch.tensor([-3.0, torch.nan]))  # a kind may not be seen in a step
+    assert constraint.beyond[1] == before[1]
+    slack, tight = constraint.weights.tolist()
+    assert slack < 1 < tight
+    assert slack + tight == pytest.approx(2)
     for _ in range(2_000):
+        constraint.update(torch.tensor([-3.0, 3.0]))
+    assert constraint.cost == pytest.approx(2 / (1 / recipe.least_cost + 1 / recipe.most_cost))
+    for _ in range(4_000):
         constraint.update(torch.tensor([-3.0, -3.0]))
-    assert constraint.multiplier == recipe.most_multiplier
+    assert constraint.cost == pytest.approx(recipe.most_cost)
 
 
 def test_training_closes_gates_and_keeps_the_loss(dense, texts, tmp_path):
-    recipe = replace(
-        QUICK, steps=60, evaluate_every=20, batch_size=8, epsilon=0.5, gate_rate=0.1, multiplier=3.0
-    )
+    recipe = replace(QUICK, steps=60, evaluate_every=20, batch_size=8, epsilon=0.5, gate_rate=0.1, cost=3.0)
     report = sparsify(model=str(dense), texts=texts, out=tmp_path / "a", recipe=recipe)
     assert report.open_gates < 0.6
     assert report.kept_step > 0
