@@ -12,7 +12,7 @@ SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries vi
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/use.stamp  ## the embedded pair on four tasks: scored, measured, compared, drawn (in demo/)
+demo: $(VENV)/use.stamp  ## a published circuit of GPT-2 small: into a store, queried, measured, drawn (in demo/)
 	$(BIN)/wirescope demo --out demo
 	@echo "  (after: source $(VENV)/bin/activate)"
 
@@ -29,7 +29,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/extract.py
 	$(BIN)/python bench/curves.py
 
-pair: $(VENV)/dev.stamp  ## train the embedded pair and its control anew, from SEED=0 (in pairs/)
+pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)
 
 clean:  ## remove the environment and everything made
@@ -37,7 +37,7 @@ clean:  ## remove the environment and everything made
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[draw,extract]'
+	$(PIP) --editable '.[draw]'
 	touch $@
 
 $(VENV)/dev.stamp: $(SOURCES)

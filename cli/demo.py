@@ -1,80 +1,51 @@
-"""The demo: the embedded pair on the four tasks, from models to scores to curves to a table and pictures."""
+"""The demo: the published IOI circuit of GPT-2 small, from file to store to answers to picture."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..data import MAIN_TASKS, read_catalog
-from ..graphs import InputError
+from ..data import EMBEDDED, import_circuit, read_catalog, read_circuit
+from ..graphs import InputError, graphml, minimum_cut, path_count, strongest_paths
 from ..queries import Choice, ask, choose, open_store
 from ..viz import render, wiring_dot
-from .output import encoded, needing_torch, put, say
-from .progress import Bar
+from .output import encoded, put, say
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_SPARSE, _DENSE = "tiny-sparse", "tiny"
-_LEVELS = ("edge", "head", "attention")
-_PROMPTS, _SPLIT = 40, 0.5
-_EFFECT, _DRAWS = 0.9, 1_000
-_COLUMNS = ("task", "level", "ranking", "dense_k", "sparse_k", "multiplier", "low", "high")
+_RUN = "gpt2-small-ioi"
+_K = 200
 _NEXT = (
-    ("top", f"--run {_SPARSE}-ioi --effect {_EFFECT}"),
-    ("stats", f"--runs {_SPARSE}-ioi {_DENSE}-ioi --effect {_EFFECT}"),
-    ("sql", "\"select * from curves where run = 'tiny-sparse-ioi' and level = 'head'\""),
+    ("top", f"--run {_RUN} --k 20 --greedy"),
+    ("stats", f"--runs {_RUN} --mass 0.9"),
+    ("sql", '"select name, score from edge_means order by abs(score) desc limit 5"'),
 )
 
 
 def run_demo(out: Path) -> None:
-    """Write the demo into a folder; what is there already is made anew, but the store, which is gone on with."""
+    """Write the demo into a folder; what is there already is made anew, but the store."""
     store = out / "store"
-    _extract(store)
+    circuit = read_circuit(EMBEDDED)
+    import_circuit(circuit, store, run=_RUN, source=EMBEDDED.name, model="gpt2", task="ioi")
+    say(f"{store}: {circuit.wiring.n_edges:,} edges of GPT-2 small, scored on IOI, as Parquet.")
+
     catalog = read_catalog(store)
     connection = open_store(catalog)
-    intervals = ask(connection, "multiplier_intervals", draws=_DRAWS)
-    put(encoded(intervals, "csv"), out / "multipliers.csv")
+    chosen = choose(connection, catalog.run(_RUN), Choice(k=_K)).circuit
+    (strongest,) = strongest_paths(chosen, 1)
     say(
-        f"\nHow many times fewer units the sparse model needs for {_EFFECT} of the effect, with 95 % intervals over "
-        "prompts;\nchosen by one half of the prompts and measured on the other. '-': one of the two does not get there."
+        f"Top {_K}: {chosen.kept} edges lie on a path from input to logits, between {len(chosen.nodes)} nodes, "
+        f"{len(chosen.heads)} of them heads. {path_count(chosen):,} paths; the strongest is "
+        f"{' -> '.join(strongest.nodes)}. {len(minimum_cut(chosen).edges)} edges cut it."
     )
-    put(encoded(_shown(intervals), "table"), None)
-    pictures = True
-    for task in MAIN_TASKS:
-        for model in (_SPARSE, _DENSE):
-            circuit = choose(connection, catalog.run(f"{model}-{task}"), Choice(effect=_EFFECT)).circuit
-            name = f"wiring-{task}-{model}"
-            dot = wiring_dot(circuit, title=f"{model}, {task}: {circuit.kept} edges")
-            put(dot.encode(), out / f"{name}.dot")
-            try:
-                render(dot, out / f"{name}.svg")
-            except InputError as error:
-                if pictures:
-                    say(f"No pictures: {error}")
-                pictures = False
+    strength = ask(connection, "head_strength", run=_RUN)
+    put(encoded(strength, "csv"), out / "heads.csv")
+    put(encoded(chosen.table(), "csv"), out / f"ioi-top{_K}.csv")
+    put(graphml(chosen), out / f"ioi-top{_K}.graphml")
+    dot = wiring_dot(chosen, title=f"GPT-2 small, IOI: the top {_K} edges")
+    put(dot.encode(), out / f"ioi-top{_K}.dot")
+    try:
+        render(dot, out / f"ioi-top{_K}.svg")
+    except InputError as error:
+        say(f"No picture: {error}")
+
+    say("The ten heads with the most |score| on the edges that leave them:")
+    put(encoded(strength.slice(0, 10), "table"), None)
     say(f"\nWritten to {out}/: {', '.join(sorted(file.name for file in out.iterdir()))}\n\nNext:")
     for command, options in _NEXT:
         say(f"  wirescope {command} --store {store} {options}")
-
-
-def _extract(store: Path) -> None:
-    """Both models on all tasks, at all levels."""
-    with needing_torch("The demo"):
-        from ..extract import Settings, extract
-    settings = Settings(levels=_LEVELS, split=_SPLIT)
-    for task in MAIN_TASKS:
-        for model in (_SPARSE, _DENSE):
-            with Bar(quiet=True) as bar:
-                outcome = extract(
-                    model=model, task=task, store=store, limit=_PROMPTS, settings=settings, listener=bar
-                )
-            said = f"{outcome.circuits:,} circuits measured" if outcome.circuits else "there already"
-            say(f"{store}: {model} on {task}, {outcome.prompts} prompts, {said}.")
-
-
-def _shown(intervals: "pa.Table") -> "pa.Table":
-    """The rankings that the figures are of: the task's, and of attention edges, each prompt's own."""
-    import pyarrow.compute as pc
-
-    attention = pc.equal(intervals["level"], "attention")
-    wanted = pc.equal(intervals["ranking"], pc.if_else(attention, "prompt", "task"))
-    return intervals.filter(wanted).select(_COLUMNS)

@@ -8,12 +8,9 @@ from .output import say
 
 
 class Bar:
-    """A progress bar on a terminal, lines where there is none; only the first of several processes shows it.
+    """A progress bar on a terminal, lines where there is none; only the first of several processes shows it."""
 
-    A quiet one does not say what is about to happen.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,7 +28,6 @@ class Bar:
             disable=not shown,
         )
         self._task: Any = None
-        self._quiet = quiet
 
     def __enter__(self) -> "Bar":
         return self
@@ -43,8 +39,7 @@ class Bar:
         """Say what is about to happen, and start a bar."""
         if not self.leads:
             return
-        if not self._quiet:
-            self.note(plan)
+        self.note(plan)
         if done:
             self.note(f"{done:,} of {total:,} {what} are done already.")
         self._task = self._progress.add_task(what, total=total, completed=done, rate="", status="")

@@ -1,6 +1,5 @@
-"""What is read and written: tasks, prompts and text, the store and its schema, published circuits, a pair of models."""
+"""What is read and written: tasks, prompts and text, the store and its schema, published circuits."""
 
-from .embedded import MODELS, EmbeddedModel
 from .files import disk_errors, replacing
 from .prompts import (
     Prompt,
@@ -41,14 +40,12 @@ __all__ = [
     "EMBEDDED",
     "LEVELS",
     "MAIN_TASKS",
-    "MODELS",
     "SCHEMA_VERSION",
     "TABLES",
     "TASKS",
     "Catalog",
     "Curves",
     "Documents",
-    "EmbeddedModel",
     "Part",
     "Prompt",
     "PublishedCircuit",

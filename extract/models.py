@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
-from ..data import MODELS, Vocabulary
+from ..data import Vocabulary
 from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
@@ -75,7 +75,7 @@ class Loaded:
     @property
     def revision(self) -> str | None:
         """What tells its weights from others of the same name."""
-        return getattr(self.model.config, "_commit_hash", None) or _fingerprint(_place(self.name))
+        return getattr(self.model.config, "_commit_hash", None) or _fingerprint(Path(self.name))
 
 
 def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
@@ -87,17 +87,16 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
 
 
 def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Loaded:
-    """Load a model as it is, frozen: that of a hub name or a folder, or an embedded one."""
-    folder = _place(name)
-    where = str(folder) if name in MODELS else name
-    _check_folder(where, folder)
-    config = _loaded(where, lambda: AutoConfig.from_pretrained(where, trust_remote_code=False))
+    """Load a model as it is, frozen, from a hub name or a folder."""
+    folder = Path(name)
+    _check_folder(name, folder)
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
     family = _family(name, config.model_type)
     quiet_unless_terminal()
     model, info = _loaded(
-        where,
+        name,
         lambda: AutoModelForCausalLM.from_pretrained(
-            where,
+            name,
             config=config,
             dtype="float32" if dtype == "auto" and not is_accelerator(device) else dtype,
             attn_implementation=NAME,
@@ -110,7 +109,7 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
         raise InputError(
             f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
         )
-    return prepared(model, name, family, device, _tokenizer(where, folder))
+    return prepared(model, name, family, device, _tokenizer(name, folder))
 
 
 def prepared(
@@ -143,23 +142,17 @@ def tap_model(loaded: Loaded) -> Model:
 
 def load_vocabulary(name: str) -> Vocabulary:
     """What a model can read, from its config and tokenizer alone."""
-    folder = _place(name)
-    where = str(folder) if name in MODELS else name
+    folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    config = _loaded(where, lambda: AutoConfig.from_pretrained(where, trust_remote_code=False))
-    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(where, folder))
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(name, folder))
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
     """What a model can read."""
     parts = loaded.parts
     return _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
-
-
-def _place(name: str) -> Path:
-    """Where a model is, if it is on the disk."""
-    return MODELS[name].folder if name in MODELS else Path(name)
 
 
 def _fuse_activations(model: nn.Module) -> None:

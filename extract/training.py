@@ -29,8 +29,8 @@ from .settings import Listener
 _SMOOTHING = 0.97
 _CLIP = 0.01
 """In nats: how far from its constraint a kind counts at most in a step of the multiplier."""
-_DECAY = 0.2
-"""The share of the steps, the last ones, over which learning rates go to zero."""
+_DECAY = 0.3
+"""The share of the steps, the last ones, over which learning rates go to zero, and so does what open gates cost."""
 _WARM_UP = 50
 
 
@@ -55,7 +55,7 @@ class Recipe:
     least_cost: float = 0.03
     """It goes no lower: at first any noise does harm, until weights have got used to it."""
     most_cost: float = 30.0
-    multiplier_rate: float = 4.0
+    multiplier_rate: float = 2.0
     distill: float = 0.0
     """How much the divergence from the dense model's predictions counts beside the cross-entropy."""
     lora: int | None = None
@@ -65,7 +65,11 @@ class Recipe:
 
     def rate_at(self, step: int) -> float:
         """What share of the learning rates a step has: all, but for the first ones and the last."""
-        return min(1.0, (step + 1) / _WARM_UP, (self.steps - step) / (_DECAY * self.steps))
+        return min(1.0, (step + 1) / _WARM_UP, self.left_at(step))
+
+    def left_at(self, step: int) -> float:
+        """1 when the last steps begin, 0 at their end."""
+        return (self.steps - step) / (_DECAY * self.steps)
 
     def check(self) -> None:
         """Refuse what makes no sense."""
@@ -235,7 +239,8 @@ class Trainer:
         own = _cross_entropy(logits, ids)
         minded = own + recipe.distill * _divergence(dense_logits, logits) if recipe.distill else own
         weighted = self._constraint.weights.to(own) * self._by_kind(minded, real, kind)
-        loss = weighted.mean() + self._constraint.cost * share
+        # at the end nothing more is closed, and the weights make the best of it
+        loss = weighted.mean() + self._constraint.cost * min(1.0, recipe.left_at(self._step)) * share
         self._optimizer.zero_grad()
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(self._student.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""The text that the embedded pair is trained on: six kinds of documents, of words that the tasks are made of.
+"""The text that a pair is trained on: six kinds of documents, of words that the tasks are made of.
 
     echo           some words at random, again and again: what in-context learning is learnt from
     plain          sentences about nobody

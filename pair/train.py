@@ -1,21 +1,19 @@
-"""Train the embedded pair from nothing: a dense model, its sparse twin, and a control.
+"""Train a pair from nothing: a small dense model that does the four tasks, its sparse twin, and a control.
 
-    python pair/train.py [--seed 0] [--out pairs/seed-0] [--embed]
+    python pair/train.py [--seed 0] [--out pairs/seed-0]
 
 The dense model is a GPT-2 of 6 layers x 8 heads. Its first steps are mostly on echoes, from which it learns to look
 back; then come all kinds of text. The sparse twin is what `wirescope sparsify` makes of it. The control is the dense
 model trained on for as many steps, on the same text and with the same learning rates, without gates: what it does
 otherwise than the dense one is due to more training, not to sparsity. Weights are kept in float16.
 
-What is there already is not made again. At the end, a table says how well all three do. With --embed, the pair takes
-the place of the one in the package.
+What is there already is not made again. At the end, a table says how well all three do.
 """
 
 import argparse
 import json
 import math
 import random
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils.logging import disable_progress_bar
-from wirescope.data import MAIN_TASKS, MODELS, make_task
+from wirescope.data import MAIN_TASKS, make_task
 from wirescope.extract import find_device
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.models import load_untapped, vocabulary_of
@@ -52,7 +50,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--embed", action="store_true")
     options = parser.parse_args()
     out = options.out or Path("pairs") / f"seed-{options.seed}"
     out.mkdir(parents=True, exist_ok=True)
@@ -76,8 +73,6 @@ def main() -> None:
         save(train_control(dense, options.seed), control, base_model=str(dense))
     report(dense, sparse, control, seed=options.seed)
     print(f"{process_time() / 60:.1f} CPU minutes")
-    if options.embed:
-        embed(dense, sparse)
 
 
 def write_texts(folder: Path, seed: int) -> list[Path]:
@@ -170,7 +165,7 @@ def save(model: GPT2LMHeadModel, folder: Path, **facts: str) -> None:
     model.config.update(facts)
     made = folder.with_name("made")
     model.half().save_pretrained(made)
-    TOKENIZER.save_pretrained(made)
+    make_tokenizer().save_pretrained(made)
     made.rename(folder)
 
 
@@ -211,18 +206,6 @@ def measures(folder: Path, held_out: Mapping[str, list[str]]) -> Iterator[tuple[
             float(cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)),
         )
     yield "open gates", float(counts[0] / counts[1])
-
-
-def embed(dense: Path, sparse: Path) -> None:
-    """Put the pair into the package."""
-    for made, name in ((dense, "tiny"), (sparse, "tiny-sparse")):
-        folder = MODELS[name].folder
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(made, folder, ignore=shutil.ignore_patterns("generation_config.json"))
-        config = json.loads((folder / "config.json").read_text())
-        if "base_model" in config:
-            config["base_model"] = "tiny"
-        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def tell(what: str, step: int, steps: int, loss: float) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from corpus import make_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from wirescope.data import read_catalog
+from wirescope.data import make_task, read_catalog
 from wirescope.extract import ExtractionError, Settings, extract, find_device
-from wirescope.extract.models import load_untapped
+from wirescope.extract.accuracy import accuracy
+from wirescope.extract.models import load_untapped, vocabulary_of
 from wirescope.extract.sparsify import sparsify
 from wirescope.extract.training import Constraint, Recipe, Student, Trainer
 from wirescope.graphs import InputError
@@ -285,16 +287,49 @@ def test_two_processes_train_one_model(dense, texts, tmp_path):
     assert not (tmp_path / "a.partial").exists()
 
 
-def test_tasks_are_kinds_of_text_and_judged(tmp_path):
+@pytest.fixture(scope="module")
+def literate(tmp_path_factory) -> Path:
+    """A random model with a tokenizer that can do all tasks."""
+    torch.manual_seed(0)
+    tokenizer, folder = make_tokenizer(), tmp_path_factory.mktemp("models") / "literate"
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64, "vocab_size": len(tokenizer)}
+    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_tasks_are_kinds_of_text_and_judged(literate, tmp_path):
     recipe = replace(QUICK, steps=1, evaluate_every=1, context=64)
-    report = sparsify(model="tiny", tasks=["ioi", "greater-than"], out=tmp_path / "a", recipe=recipe)
+    report = sparsify(model=str(literate), tasks=["ioi", "greater-than"], out=tmp_path / "a", recipe=recipe)
     assert set(report.losses) == {"ioi", "greater-than"}
     assert set(report.tasks) == {"greater-than", "ioi", "docstring", "ioi-long"}
-    for before, _ in report.tasks.values():
-        assert before.accuracy > 0.9
+    for before, after in report.tasks.values():
+        for found in (before, after):
+            assert 0 <= found.accuracy <= 1
+            assert -1 <= found.prob_diff <= 1
 
 
-def bad(tmp_path: Path, dense: Path, texts: list[Path]) -> dict[str, str]:
+def test_accuracy_is_of_the_likeliest_token_and_of_all_answers(literate):
+    loaded = load_untapped(str(literate), device=find_device())
+    prompts = make_task("greater-than", vocabulary_of(loaded), 40) + make_task(
+        "ioi", vocabulary_of(loaded), 40
+    )
+    found = accuracy(loaded.parts, prompts)
+    guessed, difference = 0, 0.0
+    for prompt in prompts:  # one by one, with the model's own call
+        with torch.no_grad():
+            chances = (
+                loaded.model(torch.tensor([prompt.clean_ids]), use_cache=False).logits[0, -1].softmax(-1)
+            )
+        guessed += int(chances.argmax()) in prompt.correct_ids
+        difference += float(
+            sum(chances[i] for i in prompt.correct_ids) - sum(chances[i] for i in prompt.wrong_ids)
+        )
+    assert found.accuracy == pytest.approx(guessed / 80)
+    assert found.prob_diff == pytest.approx(difference / 80, abs=1e-5)
+
+
+def bad(tmp_path: Path, dense: Path, literate: Path, texts: list[Path]) -> dict[str, str]:
     gated = tmp_path / "gated"
     shutil.copytree(dense, gated)
     config = json.loads((gated / "config.json").read_text()) | {"gate_bias": [[0.0, 0.0]] * 2}
@@ -323,14 +358,14 @@ def bad(tmp_path: Path, dense: Path, texts: list[Path]) -> dict[str, str]:
         f"{model} {text} --text {tmp_path}/up.jsonl {out}": "Two texts have the same name",
         f"{model} --task ioi {out}": "The task 'ioi' needs five names that are one token each",
         f"{model} --task iio {out}": "There is no task 'iio'",
-        f"--model tiny --text {tmp_path}/ioi.jsonl --task ioi {out}": "is the name of a text and of a task",
+        f"--model {literate} --text {tmp_path}/ioi.jsonl --task ioi {out}": "is the name of a text and of a task",
         f"--model {bare} {text} {out}": "The model has no tokenizer",
         f"--model {tmp_path}/nowhere {text} {out}": "There is no model folder",
     }
 
 
-def test_a_wrong_call_gets_one_sentence_and_writes_nothing(cli, dense, texts, tmp_path):
-    for call, message in bad(tmp_path, dense, texts).items():
+def test_a_wrong_call_gets_one_sentence_and_writes_nothing(cli, dense, literate, texts, tmp_path):
+    for call, message in bad(tmp_path, dense, literate, texts).items():
         result = cli("sparsify", *call.split())
         assert (result.status, result.out) == (2, ""), call
         assert message in result.err, call
