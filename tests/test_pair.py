@@ -1,10 +1,15 @@
-"""The text that a pair is trained on is text of the tasks."""
+"""How a pair is trained: on text of the tasks, by a script that can be run again."""
 
+import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
+import torch
+import train
 from corpus import CONTEXT, KINDS, make_tokenizer
+from safetensors.torch import load_file
 from wirescope.data import TASKS, Vocabulary, make_task
 
 
@@ -38,3 +43,29 @@ def test_every_year_occurs_also_that_of_corrupted_prompts():
             assert year < later
             starts.add(int(year))
     assert starts == set(range(99))
+
+
+@pytest.mark.slow
+def test_the_script_trains_all_three_models_and_makes_nothing_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "DENSE_STEPS", 4)
+    monkeypatch.setattr(train, "ECHO_STEPS", 2)
+    monkeypatch.setattr(train, "DOCUMENTS", 20)
+    monkeypatch.setattr(train, "HELD_OUT", 4)
+    monkeypatch.setattr(train, "RECIPE", replace(train.RECIPE, steps=2, evaluate_every=1, epsilon=5.0))
+    monkeypatch.setattr("sys.argv", ["train.py", "--out", str(tmp_path / "pair")])
+    tables = []
+    for _ in range(2):
+        train.main()
+        tables.append(capsys.readouterr().out.splitlines()[:-1])  # but the time
+    assert tables[0] == tables[1]
+    header, *rows = tables[0]
+    assert header.split() == ["tiny", "tiny-sparse", "tiny-control"]
+    assert rows[-1].split()[:3] == ["open", "gates", "1.0000"]
+    for name in ("tiny", "tiny-sparse", "tiny-control"):
+        assert (
+            load_file(tmp_path / "pair" / name / "model.safetensors")["transformer.wte.weight"].dtype
+            == torch.float16
+        )
+        config = json.loads((tmp_path / "pair" / name / "config.json").read_text())
+        assert ("gate_bias" in config) == (name == "tiny-sparse")
+        assert config.get("base_model") == (None if name == "tiny" else str(tmp_path / "pair/tiny"))
