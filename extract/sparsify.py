@@ -14,6 +14,7 @@ Gates are hard when it counts: on held-out text, every so many steps. The sparse
 is the one that is written.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,6 @@ from ..data import (
     check_task,
     disk_errors,
     make_task,
-    prompts_hash,
     read_documents,
     replacing,
     task_documents,
@@ -145,20 +145,18 @@ def _kinds(
             raise InputError(f"'{task}' is the name of a text and of a task: rename the text.")
         found[task] = task_documents(make_task(task, vocabulary, _TASK_PROMPTS, recipe.seed))
     for kind, documents in found.items():
-        if len(documents) < 2:
+        if len(set(documents)) < 2:
             raise InputError(
-                f"'{kind}' is one document of {context} tokens, and another has to be held out: give more text, or a "
-                "smaller --context."
+                f"'{kind}' has one document of at most {context} tokens, and another has to be held out: give more "
+                "text, or a smaller --context."
             )
     return {kind: _parted(documents) for kind, documents in found.items()}
 
 
 def _parted(documents: list[tuple[int, ...]]) -> Text:
     """Some documents are held out; what is the same as one of them is not trained on."""
-    held_out = documents[::_HELD_OUT][:_MOST_HELD_OUT]
-    kept = set(held_out)
-    rest = [document for document in documents if document not in kept]
-    return Text(train=rest or documents[1:], held_out=held_out)
+    held_out = dict.fromkeys(list(dict.fromkeys(documents))[::_HELD_OUT][:_MOST_HELD_OUT])
+    return Text([document for document in documents if document not in held_out], list(held_out))
 
 
 def _judged(vocabulary: Vocabulary, recipe: Recipe) -> dict[str, list[Prompt]]:
@@ -174,12 +172,7 @@ def _judged(vocabulary: Vocabulary, recipe: Recipe) -> dict[str, list[Prompt]]:
 
 def _hashed(kinds: Mapping[str, Text]) -> dict[str, str]:
     return {
-        kind: prompts_hash(
-            [
-                Prompt(clean_ids=ids, corrupted_ids=(), correct_ids=(), wrong_ids=())
-                for ids in (*text.train, *text.held_out)
-            ]
-        )
+        kind: hashlib.sha256(json.dumps([text.train, text.held_out]).encode()).hexdigest()
         for kind, text in kinds.items()
     }
 

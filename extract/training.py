@@ -210,6 +210,7 @@ class Trainer:
                 self._save()
         if self.best is not None:
             self._load_trained(torch.load(self._folder / "best.pt", weights_only=True))
+        self._accelerator.wait_for_everyone()  # before the first of them clears the folder
         return self.best
 
     def finished(self) -> PreTrainedModel:

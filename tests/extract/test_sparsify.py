@@ -130,7 +130,8 @@ def test_what_is_reported_is_so_of_the_folder(dense, texts, tmp_path):
     loaded = load_untapped(str(tmp_path / "sparse"), device=find_device())
     student = Student(loaded.model, loaded.parts, 0.0).eval()
     student.gates.bias.data.copy_(torch.tensor(loaded.model.config.gate_bias))
-    lines = [json.loads(line)["text"] for line in texts[1].read_text().splitlines()][::10]
+    lines = dict.fromkeys(json.loads(line)["text"] for line in texts[1].read_text().splitlines())
+    lines = list(lines)[::10]  # the ones that are held out
     total = tokens = 0.0
     with torch.no_grad():
         for line in lines:  # one by one: without padding
@@ -232,6 +233,41 @@ def test_each_kind_has_a_multiplier_that_follows_its_own_constraint():
     for _ in range(4_000):
         constraint.update(torch.tensor([-3.0, -3.0]))
     assert constraint.cost == pytest.approx(recipe.most_cost)
+
+
+def test_the_constraint_is_on_documents_without_noise(dense, texts, tmp_path, monkeypatch):
+    seen = {}
+
+    def excesses(chance: float) -> list[torch.Tensor]:
+        seen[chance] = []
+        monkeypatch.setattr(Constraint, "update", lambda _, excess: seen[chance].append(excess))
+        monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, chance))
+        recipe = replace(QUICK, steps=2, learning_rate=0.0, gate_rate=0.0, bias=0.0, epsilon=100.0)
+        sparsify(model=str(dense), texts=texts, out=tmp_path / str(chance), recipe=recipe)
+        return seen[chance]
+
+    # noise that closes every gate that it reaches, and none
+    for closed, plain in zip(excesses(0.0), excesses(0.5), strict=True):
+        torch.testing.assert_close(closed, plain)
+        assert plain.abs().max() > 0.01
+
+
+def test_what_is_held_out_is_not_trained_on(dense, tmp_path, monkeypatch):
+    documents = [f'{{"text": "w{i % 7} w{i % 3}"}}\n' for i in range(60)]
+    (tmp_path / "some.jsonl").write_text("".join(documents))
+    seen = {}
+
+    def stop(self):
+        seen.update(self._kinds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(model=str(dense), texts=[tmp_path / "some.jsonl"], out=tmp_path / "a", recipe=QUICK)
+    text = seen["some"]
+    assert len(text.held_out) == len(set(text.held_out)) == 3  # of 21 different ones
+    assert not set(text.train) & set(text.held_out)
+    assert len(set(text.train)) == 18
 
 
 def test_training_closes_gates_and_keeps_the_loss(dense, texts, tmp_path):
@@ -339,6 +375,7 @@ def bad(tmp_path: Path, dense: Path, literate: Path, texts: list[Path]) -> dict[
     (tmp_path / "there").mkdir()
     (tmp_path / "short.txt").write_text("w1 w2 w3")
     (tmp_path / "one.jsonl").write_text('{"text": "w1 w2 w3"}')
+    (tmp_path / "same.jsonl").write_text('{"text": "w1 w2 w3"}\n' * 30)
     (tmp_path / "ioi.jsonl").write_text('{"text": "w1 w2 w3"}\n' * 3)
     (tmp_path / "up.jsonl").write_text('{"text": "w1 w2 w3"}\n' * 3)
     model, text, out = f"--model {dense}", f"--text {texts[0]}", f"--out {tmp_path}/new"
@@ -354,6 +391,7 @@ def bad(tmp_path: Path, dense: Path, literate: Path, texts: list[Path]) -> dict[
         f"{model} {text} {out} --distill -1": "--distill -1.0 is below 0",
         f"{model} --text {tmp_path}/short.txt {out}": "has 3 tokens, fewer than one stretch of 16",
         f"{model} --text {tmp_path}/one.jsonl {out}": "another has to be held out",
+        f"{model} --text {tmp_path}/same.jsonl {out}": "another has to be held out",
         f"{model} --text {tmp_path}/none.txt {out}": "There is no text",
         f"{model} {text} --text {tmp_path}/up.jsonl {out}": "Two texts have the same name",
         f"{model} --task ioi {out}": "The task 'ioi' needs five names that are one token each",
