@@ -11,8 +11,26 @@ small is the expected share of open gates, the mean of these probabilities over 
 Some documents are read without noise: the gates are then those of the finished model, and so is its loss.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+
+class _Drawn(torch.autograd.Function):
+    """1 where a logit is above 0, else 0; its gradient is that of the sigmoid."""
+
+    @staticmethod
+    def forward(context: Any, logit: Tensor) -> Tensor:
+        """Keep the sigmoid alone: it is as large as all of the attention."""
+        soft = torch.sigmoid(logit)
+        context.save_for_backward(soft)
+        return (logit > 0).to(logit.dtype)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (soft,) = context.saved_tensors
+        return torch.ops.aten.sigmoid_backward(gradient, soft)
 
 
 class Gates(nn.Module):
@@ -33,15 +51,19 @@ class Gates(nn.Module):
     def forward(self, layer: int, logits: Tensor, allowed: Tensor) -> Tensor:
         """The gates of a layer, [prompt, head, query, key], each 0 or 1; in training they have a gradient."""
         logit = logits.float() + self.bias[layer][:, None, None]
-        counted = allowed & self._real[:, None, :, None]
+        counted = allowed & self._real[:, None, :, None]  # [prompt, 1, query, key]
         probability = torch.sigmoid(logit) if self.training else (logit > 0).float()
-        self._open.append((probability * counted).sum())
-        self._pairs.append(counted.expand_as(logit).sum())
+        self._open.append((probability.sum(1, keepdim=True) * counted).sum())
+        self._pairs.append(counted.sum() * logit.shape[1])
         if not self.training:
             return probability.to(logits.dtype)
-        noise = torch.rand_like(logit).logit_(eps=1e-6) * self._noisy[:, None, None, None]  # logistic
-        soft = torch.sigmoid(logit + noise)
-        return (soft + ((soft > 0.5).float() - soft).detach()).to(logits.dtype)
+        return _Drawn.apply(logit + self._noise(logit)).to(logits.dtype)
+
+    def _noise(self, logit: Tensor) -> Tensor:
+        """Logistic, for the noisy documents; nothing is drawn for the others."""
+        noise = torch.zeros_like(logit)
+        noise[self._noisy] = torch.rand_like(logit[self._noisy]).logit_(eps=1e-6)
+        return noise
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """How many gates were open in the last pass, in training the expected number, and how many there were."""

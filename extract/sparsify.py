@@ -8,7 +8,8 @@ It starts from the dense weights, with a gate on every pair of tokens in every h
 by gradient descent on the mean over kinds of ``multiplier * cross-entropy``, plus the share. Each kind of text has a
 multiplier of its own, which grows while the kind is beyond its constraint and shrinks while it is not: slack in one
 kind cannot hide damage in another. The dense model reads the same batches, so that the constraint is on the difference,
-whose noise is small.
+whose noise is small. Until the last steps the loss may be higher by some slack, which then goes to zero, together with
+the learning rates and with what open gates cost.
 
 Gates are hard when it counts: on held-out text, every so many steps. The sparsest model that meets the constraint there
 is the one that is written.

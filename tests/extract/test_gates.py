@@ -65,7 +65,7 @@ def test_a_closed_gate_takes_its_share_away_without_renormalising(loaded):
 
 
 def test_drawn_gates_are_open_as_often_as_the_sigmoid_says():
-    gates = begun(Gates(1, 1, 0.7), torch.ones(1, 1, dtype=torch.bool))
+    gates = begun(Gates(1, 1, 0.7), torch.ones(20_000, 1, dtype=torch.bool))
     logits = torch.full((20_000, 1, 1, 1), 0.4)
     torch.manual_seed(0)
     drawn = gates(0, logits, torch.ones(1, 1, dtype=torch.bool))

@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,8 @@ class Told:
     """Listens, and can interrupt."""
 
     def __init__(self, stop_at: int | None = None) -> None:
-        self.plans, self.statuses, self.steps, self.done, self.stop_at = [], [], 0, 0, stop_at
+        self.plans, self.statuses, self.notes = [], [], []
+        self.steps, self.done, self.stop_at = 0, 0, stop_at
 
     def begin(self, plan, what, total, done):
         self.plans.append(plan)
@@ -51,7 +54,7 @@ class Told:
         self.steps += count
 
     def note(self, message):
-        raise AssertionError(message)
+        self.notes.append(message)
 
     def status(self, text):
         self.statuses.append(text)
@@ -104,6 +107,19 @@ def same(a: Path, b: Path) -> bool:
     return configs[0] == configs[1] and all(torch.equal(one[key], other[key]) for key in one)
 
 
+def test_slack_is_gone_at_the_end_where_half_of_epsilon_is_aimed_at():
+    recipe = Recipe(steps=1_000, epsilon=0.01, slack=0.05)
+    allowed = [recipe.allowed_at(step) for step in range(1_001)]
+    assert allowed[0] == allowed[600] == pytest.approx(0.055)
+    assert allowed[1_000] == pytest.approx(0.005)
+    assert all(before > after for before, after in pairwise(allowed[600:]))
+    for step, grows in ((0, False), (999, True)):  # 0.04 more is too much only at the end
+        constraint = Constraint(recipe, 1)
+        before = constraint.logs.clone()
+        constraint.update(torch.tensor([0.04]), step)
+        assert bool(constraint.logs > before) == grows
+
+
 def test_a_sparse_twin_is_an_ordinary_folder_with_gates_and_a_report(dense, texts, tmp_path):
     told = Told()
     report = sparsify(model=str(dense), texts=texts, out=tmp_path / "sparse", recipe=QUICK, listener=told)
@@ -114,6 +130,10 @@ def test_a_sparse_twin_is_an_ordinary_folder_with_gates_and_a_report(dense, text
     assert told.steps == 6
     assert "loss" in told.statuses[0]
     assert "% open, multiplier" in told.statuses[0]
+    assert [re.match(r"After (\d) steps, on held-out text: \d", note).group(1) for note in told.notes] == [
+        *"0246"
+    ]
+    assert not told.notes[0].endswith("kept.")  # what has not been trained is no sparse twin
     written = json.loads((tmp_path / "sparse/sparsify.json").read_text())
     assert written["open_gates"] == report.open_gates
     config = json.loads((tmp_path / "sparse/config.json").read_text())
@@ -216,22 +236,22 @@ def test_another_call_does_not_go_on_with_it(dense, texts, tmp_path):
 
 
 def test_each_kind_has_a_multiplier_that_follows_its_own_constraint():
-    recipe = Recipe(epsilon=0.1)
+    recipe = Recipe(epsilon=0.1, slack=0.0)
     constraint = Constraint(recipe, 2)
     assert constraint.cost == pytest.approx(recipe.cost)
     assert constraint.weights.tolist() == [1, 1]
-    constraint.update(torch.tensor([-3.0, 0.3]))  # much slack in one kind, none in the other
+    constraint.update(torch.tensor([-3.0, 0.3]), 0)  # much slack in one kind, none in the other
     before = constraint.beyond.clone()
-    constraint.update(torch.tensor([-3.0, torch.nan]))  # a kind may not be seen in a step
+    constraint.update(torch.tensor([-3.0, torch.nan]), 0)  # a kind may not be seen in a step
     assert constraint.beyond[1] == before[1]
     slack, tight = constraint.weights.tolist()
     assert slack < 1 < tight
     assert slack + tight == pytest.approx(2)
     for _ in range(2_000):
-        constraint.update(torch.tensor([-3.0, 3.0]))
+        constraint.update(torch.tensor([-3.0, 3.0]), 0)
     assert constraint.cost == pytest.approx(2 / (1 / recipe.least_cost + 1 / recipe.most_cost))
     for _ in range(4_000):
-        constraint.update(torch.tensor([-3.0, -3.0]))
+        constraint.update(torch.tensor([-3.0, -3.0]), 0)
     assert constraint.cost == pytest.approx(recipe.most_cost)
 
 
@@ -240,7 +260,7 @@ def test_the_constraint_is_on_documents_without_noise(dense, texts, tmp_path, mo
 
     def excesses(chance: float) -> list[torch.Tensor]:
         seen[chance] = []
-        monkeypatch.setattr(Constraint, "update", lambda _, excess: seen[chance].append(excess))
+        monkeypatch.setattr(Constraint, "update", lambda _, excess, __: seen[chance].append(excess))
         monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, chance))
         recipe = replace(QUICK, steps=2, learning_rate=0.0, gate_rate=0.0, bias=0.0, epsilon=100.0)
         sparsify(model=str(dense), texts=texts, out=tmp_path / str(chance), recipe=recipe)
@@ -389,6 +409,7 @@ def bad(tmp_path: Path, dense: Path, literate: Path, texts: list[Path]) -> dict[
         f"{model} {text} {out} --context 1": "--context 1 leaves nothing to predict",
         f"{model} {text} {out} --lora 0": "--lora 0 is no rank",
         f"{model} {text} {out} --distill -1": "--distill -1.0 is below 0",
+        f"{model} {text} {out} --slack -1": "--slack -1.0 is below 0",
         f"{model} --text {tmp_path}/short.txt {out}": "has 3 tokens, fewer than one stretch of 16",
         f"{model} --text {tmp_path}/one.jsonl {out}": "another has to be held out",
         f"{model} --text {tmp_path}/same.jsonl {out}": "another has to be held out",
