@@ -1,6 +1,7 @@
-"""What is read and written: tasks, prompts and text, the store and its schema, published circuits."""
+"""What is read and written: tasks, prompts and text, the store and its schema, what comes with the package."""
 
 from .files import disk_errors, replacing
+from .models import PAIR
 from .prompts import (
     Prompt,
     TextPair,
@@ -40,6 +41,7 @@ __all__ = [
     "EMBEDDED",
     "LEVELS",
     "MAIN_TASKS",
+    "PAIR",
     "SCHEMA_VERSION",
     "TABLES",
     "TASKS",

@@ -1,4 +1,4 @@
-"""Load a model from a hub name or a folder, tapped and frozen, with what its prompts are checked against."""
+"""Load a model by hub name, folder or name of the embedded pair, with what its prompts are checked against."""
 
 import hashlib
 import sys
@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
-from ..data import Vocabulary
+from ..data import PAIR, Vocabulary
 from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
@@ -75,7 +75,7 @@ class Loaded:
     @property
     def revision(self) -> str | None:
         """What tells its weights from others of the same name."""
-        return getattr(self.model.config, "_commit_hash", None) or _fingerprint(Path(self.name))
+        return getattr(self.model.config, "_commit_hash", None) or _fingerprint(Path(_source(self.name)))
 
 
 def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
@@ -87,16 +87,16 @@ def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model
 
 
 def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Loaded:
-    """Load a model as it is, frozen, from a hub name or a folder."""
-    folder = Path(name)
-    _check_folder(name, folder)
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    """Load a model as it is, frozen: a hub name, a folder, or one of the embedded pair."""
+    source = _source(name)
+    _check_folder(name, Path(source))
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
     family = _family(name, config.model_type)
     quiet_unless_terminal()
     model, info = _loaded(
         name,
         lambda: AutoModelForCausalLM.from_pretrained(
-            name,
+            source,
             config=config,
             dtype="float32" if dtype == "auto" and not is_accelerator(device) else dtype,
             attn_implementation=NAME,
@@ -109,7 +109,7 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
         raise InputError(
             f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
         )
-    return prepared(model, name, family, device, _tokenizer(name, folder))
+    return prepared(model, name, family, device, _tokenizer(name, source))
 
 
 def prepared(
@@ -142,11 +142,11 @@ def tap_model(loaded: Loaded) -> Model:
 
 def load_vocabulary(name: str) -> Vocabulary:
     """What a model can read, from its config and tokenizer alone."""
-    folder = Path(name)
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    source = _source(name)
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
-    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(name, folder))
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(name, source))
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
@@ -195,6 +195,11 @@ def quiet_unless_terminal() -> None:
     """Keep transformers' progress bars for terminals."""
     if sys.stderr is None or not sys.stderr.isatty():
         disable_progress_bar()
+
+
+def _source(name: str) -> str:
+    """What transformers is asked for: of the embedded pair the folder, else the name itself."""
+    return str(PAIR.get(name, name))
 
 
 def _check_folder(name: str, folder: Path) -> None:
@@ -264,10 +269,10 @@ def _check_gates(name: str, config: Any, shape: Shape) -> None:
         )
 
 
-def _tokenizer(name: str, folder: Path) -> Any:
-    if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+def _tokenizer(name: str, source: str) -> Any:
+    if Path(source).is_dir() and not any(Path(source, file).is_file() for file in _TOKENIZER_FILES):
         return None
-    return _loaded(name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False))
+    return _loaded(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
 
 
 def _vocabulary(size: int, context: int, tokenizer: Any) -> Vocabulary:

@@ -4,7 +4,8 @@
     plain          sentences about nobody
     ioi            two or three times who gave what to whom; sometimes a third person gives, and either may get it
     ioi-long       the same once, with two or three sentences between
-    greater-than   three events, each from one year to a later one; any later year is as likely
+    greater-than   events, each from one year to a later one, four in full or nine in short; any later year is as
+                   likely
     docstring      a function and its docstring; arguments and descriptions differ in number, so that counting
                    positions does not give the answer away
 
@@ -73,10 +74,12 @@ def _ioi_long(rng: random.Random) -> str:
 
 
 def _greater_than(rng: random.Random) -> str:
+    short = rng.random() < 0.5
+    template = "{event} {century}{year:02d} to {century}" if short else words.GREATER_THAN
     said = []
-    for event in rng.sample(EVENTS, 4):
+    for event in rng.sample(EVENTS, 9 if short else 4):
         century, year = rng.randint(11, 20), rng.randint(0, 98)
-        text = words.GREATER_THAN.format(event=event, century=century, year=year)
+        text = template.format(event=event, century=century, year=year)
         said.append(f"{text}{rng.randint(year + 1, 99):02d}.")
     return " ".join(said)
 

@@ -29,7 +29,9 @@ def python(script: str) -> str:
 @pytest.mark.slow
 def test_the_wheel_holds_the_tree_and_nothing_else(tmp_path):
     tree = tmp_path / "tree"
-    left_out = shutil.ignore_patterns(".*", "build", "dist", "demo", "*.egg-info", "__pycache__", "tests")
+    left_out = shutil.ignore_patterns(
+        ".*", "build", "dist", "demo", "pairs", "*.egg-info", "__pycache__", "tests"
+    )
     shutil.copytree(ROOT, tree, ignore=left_out)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist")]
     subprocess.run(command, cwd=tree, check=True, capture_output=True)

@@ -10,7 +10,7 @@ import torch
 import train
 from corpus import CONTEXT, KINDS, make_tokenizer
 from safetensors.torch import load_file
-from wirescope.data import TASKS, Vocabulary, make_task
+from wirescope.data import MAIN_TASKS, PAIR, TASKS, Vocabulary, make_task
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,12 @@ def test_the_tasks_run_on_its_tokenizer_unchanged(task, tokenizer):
         assert tokenizer.unk_token_id not in prompt.clean_ids + prompt.corrupted_ids
 
 
-def test_every_year_occurs_also_that_of_corrupted_prompts():
+@pytest.mark.parametrize("between", ["to the year", "to"])
+def test_every_year_occurs_also_that_of_corrupted_prompts(between):
     rng, starts = random.Random(0), set()
-    for _ in range(500):
+    for _ in range(1_000):
         text = KINDS["greater-than"](rng)
-        for century, year, again, later in re.findall(r"year (\d\d)(\d\d) to the year (\d\d)(\d\d)", text):
+        for century, year, again, later in re.findall(rf"(\d\d)(\d\d) {between} (\d\d)(\d\d)", text):
             assert century == again
             assert year < later
             starts.add(int(year))
@@ -69,3 +70,39 @@ def test_the_script_trains_all_three_models_and_makes_nothing_again(tmp_path, mo
         config = json.loads((tmp_path / "pair" / name / "config.json").read_text())
         assert ("gate_bias" in config) == (name == "tiny-sparse")
         assert config.get("base_model") == (None if name == "tiny" else str(tmp_path / "pair/tiny"))
+
+
+def test_a_pair_that_is_embedded_is_one_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, config in (("tiny", {}), ("tiny-sparse", {"base_model": "pairs/seed-5/tiny"})):
+        (tmp_path / "trained" / name).mkdir(parents=True)
+        (tmp_path / "trained" / name / "config.json").write_text(json.dumps(config))
+        (tmp_path / "trained" / name / "weights").write_text(name)
+    for _ in range(2):  # also over one that is there
+        train.embed(tmp_path / "trained/tiny", tmp_path / "trained/tiny-sparse")
+    embedded = tmp_path / "data/models"
+    assert json.loads((embedded / "tiny/config.json").read_text()) == {}
+    assert json.loads((embedded / "tiny-sparse/config.json").read_text()) == {"base_model": "tiny"}
+    assert (embedded / "tiny-sparse/weights").read_text() == "tiny-sparse"
+
+
+def test_the_embedded_pair_is_small_and_names_its_dense_model():
+    files = [file for folder in PAIR.values() for file in folder.iterdir()]
+    assert sum(file.stat().st_size for file in files) < 2_000_000
+    dense, sparse = (json.loads((folder / "config.json").read_text()) for folder in PAIR.values())
+    assert "gate_bias" not in dense
+    assert sparse["base_model"] == "tiny"
+    assert [len(row) for row in sparse["gate_bias"]] == [sparse["n_head"]] * sparse["n_layer"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIR)
+def test_the_embedded_pair_does_the_tasks_and_the_sparse_one_with_few_open_gates(name):
+    rng = random.Random("held out")
+    found = dict(
+        train.measures(PAIR[name], {kind: [make(rng) for _ in range(50)] for kind, make in KINDS.items()})
+    )
+    for task in MAIN_TASKS:
+        assert found[f"accuracy, {task}"] > 0.95
+    assert found["prob_diff, greater-than"] >= 0.8
+    assert found["open gates"] <= (0.02 if name == "tiny-sparse" else 1)
