@@ -7,12 +7,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench pair clean
+.PHONY: help demo test lint bench pair seeds clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/use.stamp  ## a published circuit of GPT-2 small: into a store, queried, measured, drawn (in demo/)
+demo: $(VENV)/use.stamp  ## a small model and its sparse twin on four tasks: scored, measured, compared, drawn (in demo/)
 	$(BIN)/wirescope demo --out demo
 	@echo "  (after: source $(VENV)/bin/activate)"
 
@@ -32,12 +32,16 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)
 
+seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and what the three pairs have in common
+	for seed in 0 1 2; do $(BIN)/python pair/train.py --seed $$seed || exit 1; done
+	$(BIN)/python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
+
 clean:  ## remove the environment and everything made
 	rm -rf $(VENV) build demo pairs *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[draw]'
+	$(PIP) --editable '.[extract,draw]'
 	touch $@
 
 $(VENV)/dev.stamp: $(SOURCES)

@@ -83,10 +83,12 @@ def common(
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo"),
 ) -> None:
-    """Everything there is, on a published circuit.
+    """Everything there is, on a small model and its sparse twin.
 
-    It is that of GPT-2 small on indirect object identification, and comes
-    with the package: no model and no download is needed.
+    Both come with the package, so nothing is downloaded. Four tasks at all
+    three levels: scores and measured circuits go into a store, then how
+    many times fewer units the sparse twin needs into a table, and wiring
+    diagrams of both. Given again, nothing is measured again.
 
     Example: wirescope demo --out demo
     """
@@ -97,7 +99,9 @@ def demo(
 
 @app.command()
 def extract(
-    model: Annotated[str, typer.Option("--model", "-m", help="A hub name or a folder.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A hub name, a folder, or tiny or tiny-sparse.")
+    ],
     store: Store,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.")
@@ -206,6 +210,9 @@ def sparsify(
     ] = None,
     steps: Annotated[int, typer.Option(help="Of training.")] = 3_000,
     epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
+    slack: Annotated[
+        float, typer.Option(help="How much more it may grow until the last steps, which make up for it.")
+    ] = 0.02,
     batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
     context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
     learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-4,
@@ -241,6 +248,7 @@ def sparsify(
     recipe = {
         "steps": steps,
         "epsilon": epsilon,
+        "slack": slack,
         "batch_size": batch_size,
         "context": context,
         "learning_rate": learning_rate,
@@ -517,15 +525,21 @@ def tasks(
 
 @app.command()
 def models(form: Form = None, out: Out = None) -> None:
-    """List the model families that can be used, by a hub name or a folder.
+    """List the models that come with the package, and families of others.
+
+    A model of one of these families is used by its hub name or its folder.
 
     Example: wirescope models
     """
     import pyarrow as pa
 
+    from ..data import PAIR
+
     with needing_torch("The list of families"):
         from ..extract import FAMILIES
-    emit(pa.table({"family": list(FAMILIES)}), form, out)
+    about = dict(zip(PAIR, ("embedded, dense", "embedded, its sparse twin"), strict=True))
+    about |= dict.fromkeys(FAMILIES, "a family, by hub name or folder")
+    emit(pa.table({"model": list(about), "about": list(about.values())}), form, out)
 
 
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:

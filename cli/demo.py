@@ -1,51 +1,97 @@
-"""The demo: the published IOI circuit of GPT-2 small, from file to store to answers to picture."""
+"""The demo: the embedded pair on four tasks, from the models to a store, a table of multipliers and wiring diagrams."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..data import EMBEDDED, import_circuit, read_catalog, read_circuit
-from ..graphs import InputError, graphml, minimum_cut, path_count, strongest_paths
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..data import LEVELS, MAIN_TASKS, PAIR, read_catalog
+from ..graphs import InputError
 from ..queries import Choice, ask, choose, open_store
 from ..viz import render, wiring_dot
-from .output import encoded, put, say
+from .extracting import stopping
+from .output import encoded, needing_torch, put, say
+from .progress import Bar
 
-_RUN = "gpt2-small-ioi"
-_K = 200
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from ..data import Catalog
+
+_PROMPTS, _SPLIT, _EFFECT = 60, 0.5, 0.9
+RANKING = {"edge": "task", "attention": "prompt", "head": "task"}
+"""By which ranking of its units a level is in the table; attention edges have one a prompt only."""
 _NEXT = (
-    ("top", f"--run {_RUN} --k 20 --greedy"),
-    ("stats", f"--runs {_RUN} --mass 0.9"),
-    ("sql", '"select name, score from edge_means order by abs(score) desc limit 5"'),
+    "sql {store} \"select requested, kept, explained from curves where run = 'tiny-sparse-ioi'\"",
+    "stats {store} --runs tiny-sparse-ioi tiny-ioi --effect 0.9",
+    "top {store} --run tiny-sparse-ioi --level attention --prompt 0 --k 10",
 )
 
 
 def run_demo(out: Path) -> None:
-    """Write the demo into a folder; what is there already is made anew, but the store."""
+    """Write the demo into a folder; what is in its store is not made again."""
     store = out / "store"
-    circuit = read_circuit(EMBEDDED)
-    import_circuit(circuit, store, run=_RUN, source=EMBEDDED.name, model="gpt2", task="ioi")
-    say(f"{store}: {circuit.wiring.n_edges:,} edges of GPT-2 small, scored on IOI, as Parquet.")
-
+    _extract(store)
     catalog = read_catalog(store)
     connection = open_store(catalog)
-    chosen = choose(connection, catalog.run(_RUN), Choice(k=_K)).circuit
-    (strongest,) = strongest_paths(chosen, 1)
+    found = ask(connection, "multiplier_intervals", threshold=_EFFECT)
+    put(encoded(found, "csv"), out / "multipliers.csv")
+    for message in _draw(connection, catalog, out):
+        say(message)
+    held_out = round(_PROMPTS * (1 - _SPLIT))
     say(
-        f"Top {_K}: {chosen.kept} edges lie on a path from input to logits, between {len(chosen.nodes)} nodes, "
-        f"{len(chosen.heads)} of them heads. {path_count(chosen):,} paths; the strongest is "
-        f"{' -> '.join(strongest.nodes)}. {len(minimum_cut(chosen).edges)} edges cut it."
+        f"\nUnits that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
+        f"fewer that\nis, with its 95 % interval over {held_out} prompts (the rankings of a task are by others):\n"
     )
-    strength = ask(connection, "head_strength", run=_RUN)
-    put(encoded(strength, "csv"), out / "heads.csv")
-    put(encoded(chosen.table(), "csv"), out / f"ioi-top{_K}.csv")
-    put(graphml(chosen), out / f"ioi-top{_K}.graphml")
-    dot = wiring_dot(chosen, title=f"GPT-2 small, IOI: the top {_K} edges")
-    put(dot.encode(), out / f"ioi-top{_K}.dot")
-    try:
-        render(dot, out / f"ioi-top{_K}.svg")
-    except InputError as error:
-        say(f"No picture: {error}")
-
-    say("The ten heads with the most |score| on the edges that leave them:")
-    put(encoded(strength.slice(0, 10), "table"), None)
+    put(encoded(_readable(found), "table"), None)
     say(f"\nWritten to {out}/: {', '.join(sorted(file.name for file in out.iterdir()))}\n\nNext:")
-    for command, options in _NEXT:
-        say(f"  wirescope {command} --store {store} {options}")
+    for command in _NEXT:
+        say(f"  wirescope {command.format(store=f'--store {store}')}")
+
+
+def _extract(store: Path) -> None:
+    with needing_torch("The demo"):
+        from ..extract import Settings, extract
+    settings = Settings(levels=LEVELS, split=_SPLIT)
+    for task in MAIN_TASKS:
+        for model in PAIR:
+            with Bar(brief=True) as bar, stopping(store, bar):
+                done = extract(
+                    model=model, task=task, store=store, limit=_PROMPTS, settings=settings, listener=bar
+                )
+            say(f"{task}, {model}: {done.prompts} prompts, {done.circuits:,} circuits measured.")
+
+
+def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[str]:
+    """A wiring diagram of each run; what cannot be drawn, in a sentence."""
+    for task in MAIN_TASKS:
+        for model in PAIR:
+            try:
+                circuit = choose(connection, catalog.run(f"{model}-{task}"), Choice(effect=_EFFECT)).circuit
+                title = f"{model}, {task}: {circuit.kept} edges explain {_EFFECT}"
+                render(wiring_dot(circuit, title=title), out / f"wiring-{task}-{model}.svg")
+            except InputError as error:
+                yield f"No wiring diagram of {model} on {task}: {error}"
+
+
+def _readable(found: pa.Table) -> pa.Table:
+    """The multipliers of one ranking a level, in the order of the tasks."""
+    rows = []
+    for task in MAIN_TASKS:
+        for level, ranking in RANKING.items():
+            (row,) = found.filter(
+                (pc.field("task") == task) & (pc.field("level") == level) & (pc.field("ranking") == ranking)
+            ).to_pylist()
+            rows.append(
+                {"task": task, "level": level, "ranked by": ranking, "dense": _short(row["dense_k"])}
+                | {"sparse": _short(row["sparse_k"]), "times fewer": _short(row["multiplier"])}
+                | {"from": _short(row["low"]), "to": _short(row["high"])}
+            )
+    return pa.Table.from_pylist(rows)
+
+
+def _short(value: float | None) -> float | None:
+    """Three figures."""
+    return None if value is None else float(f"{value:.3g}")

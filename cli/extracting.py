@@ -1,5 +1,7 @@
 """Extraction on the command line: its messages, and being stopped."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +17,29 @@ if TYPE_CHECKING:
 def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> None:
     """Extract, and say what happens."""
     with needing_torch("Extraction"):
-        from ..extract import ExtractionError, Settings, extract
-    bar = Bar()
+        from ..extract import Settings, extract
+    with Bar() as bar, stopping(store, bar):
+        outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
+    if bar.leads:
+        _conclude(outcome, store)
+
+
+@contextmanager
+def stopping(store: Path, bar: Bar) -> Iterator[None]:
+    """Around an extraction: say what is left of it when it is stopped or fails."""
+    from ..extract import ExtractionError
+
     try:
-        with bar:
-            outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
+        yield
     except KeyboardInterrupt:
+        bar.stop()
         if bar.leads:
             say(f"\nStopped. What is finished stays in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from None
     except ExtractionError as error:
+        bar.stop()
         say(f"wirescope: {error} What is finished is in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from error
-    if bar.leads:
-        _conclude(outcome, store)
 
 
 def _conclude(outcome: "Outcome", store: Path) -> None:

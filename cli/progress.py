@@ -8,9 +8,12 @@ from .output import say
 
 
 class Bar:
-    """A progress bar on a terminal, lines where there is none; only the first of several processes shows it."""
+    """A progress bar on a terminal, lines where there is none; only the first of several processes shows it.
 
-    def __init__(self) -> None:
+    A brief one tells no plans, and goes away when it is done.
+    """
+
+    def __init__(self, *, brief: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -26,21 +29,28 @@ class Bar:
             TextColumn("{task.fields[status]}"),
             console=Console(file=sys.stderr),
             disable=not shown,
+            transient=brief,
         )
+        self._brief = brief
         self._task: Any = None
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the bar, so that what is said next stands below it."""
         self._progress.stop()
 
     def begin(self, plan: str, what: str, total: int, done: int) -> None:
         """Say what is about to happen, and start a bar."""
         if not self.leads:
             return
-        self.note(plan)
-        if done:
+        if not self._brief:
+            self.note(plan)
+        if done and not self._brief:
             self.note(f"{done:,} of {total:,} {what} are done already.")
         self._task = self._progress.add_task(what, total=total, completed=done, rate="", status="")
         self._progress.start()

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from corpus import CONTEXT, make_tokenizer
-from wirescope.data import EMBEDDED, TASKS, read_catalog, read_circuit, read_pairs
+from wirescope.cli import demo
+from wirescope.data import EMBEDDED, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
 from wirescope.graphs import from_networkx, top_k
 from wirescope.queries import QUESTIONS, parameters
 
@@ -285,22 +287,44 @@ def test_unfinished_and_broken_runs_are_named_on_standard_error(cli, toy_copy):
     assert result.err.endswith(f"wirescope: No run of the store '{toy_copy.path}' can be read.\n")
 
 
-def test_demo_writes_its_folder_and_may_be_run_again(cli, tmp_path):
-    for _ in range(2):
-        result = cli("demo", "--out", tmp_path / "demo")
-        assert result.status == 0
-        assert "179 edges lie on a path from input to logits" in result.err
-        assert result.out.splitlines()[2].split()[0] == "a9.h9"
+def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_next(
+    cli, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(demo, "_PROMPTS", 4)
+    first, again = (cli("demo", "--out", tmp_path / "demo") for _ in range(2))
+    assert (first.status, again.status) == (0, 0)
+    assert first.out == again.out
+    assert "ioi-long, tiny-sparse: 4 prompts, 572 circuits measured." in first.err
+    assert "ioi-long, tiny-sparse: 4 prompts, 0 circuits measured." in again.err
+    header, _, *table = first.out.splitlines()
+    assert header.split()[:3] == ["task", "level", "ranked"]
+    assert [line.split()[:3] for line in table] == [
+        [task, level, ranking]
+        for task in MAIN_TASKS
+        for level, ranking in (("edge", "task"), ("attention", "prompt"), ("head", "task"))
+    ]
     written = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert written >= {
-        "store",
-        "heads.csv",
-        "ioi-top200.csv",
-        "ioi-top200.graphml",
-        "ioi-top200.dot",
-        "ioi-top200.svg",
-    }
-    assert read_catalog(tmp_path / "demo/store").run(IOI).finished
+    assert {"store", "multipliers.csv", "wiring-ioi-tiny.svg", "wiring-ioi-tiny-sparse.svg"} <= written
+    catalog = read_catalog(tmp_path / "demo/store")
+    assert {run.model for run in catalog.runs.values()} == {"tiny", "tiny-sparse"}
+    assert {run.task for run in catalog.runs.values()} == set(MAIN_TASKS)
+    # each row is of the store: dense over sparse
+    (full,) = (
+        row
+        for row in rows((tmp_path / "demo/multipliers.csv").read_text())
+        if (row["task"], row["level"], row["ranking"]) == ("docstring", "edge", "task")
+    )
+    assert full["dense_run"] == "tiny-docstring"
+    assert float(full["dense_k"]) / float(full["sparse_k"]) == pytest.approx(float(full["multiplier"]))
+    shown = next(line.split() for line in table if line.startswith("docstring"))
+    assert float(shown[3]) == pytest.approx(float(full["dense_k"]), rel=5e-3)
+    assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
+    commands = re.findall(r"^  wirescope (.*)$", first.err, flags=re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        result = cli(*shlex.split(command))
+        assert result.status == 0, result.err
+        assert len(result.out.splitlines()) > 3
 
 
 def test_tasks_are_listed_with_an_example_each(cli):
@@ -350,8 +374,10 @@ def test_a_wrong_call_of_tasks_gets_one_sentence(cli, call, message, monkeypatch
     assert len(result.err.splitlines()) == 1
 
 
-def test_families_are_listed(cli):
-    listed = [row["family"] for row in rows(cli("models", "-f", "csv").out)]
+def test_models_and_families_are_listed(cli):
+    listed = {row["model"]: row["about"] for row in rows(cli("models", "-f", "csv").out)}
+    assert listed["tiny"] == "embedded, dense"
+    assert listed["tiny-sparse"] == "embedded, its sparse twin"
     assert {"gpt2", "llama", "olmo", "gpt_neox"} <= set(listed)
 
 
