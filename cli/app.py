@@ -199,7 +199,9 @@ def extract(
 
 @app.command()
 def sparsify(
-    model: Annotated[str, typer.Option("--model", "-m", help="The dense model: a hub name or a folder.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="The dense model: a hub name, a folder, or tiny.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write, which must not be there.")],
     text: Annotated[
         list[Path] | None,
@@ -211,7 +213,7 @@ def sparsify(
     steps: Annotated[int, typer.Option(help="Of training.")] = 3_000,
     epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
     slack: Annotated[
-        float, typer.Option(help="How much more it may grow until the last steps, which make up for it.")
+        float, typer.Option(help="How much more it may grow at first; the last steps make up for it.")
     ] = 0.02,
     batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
     context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
@@ -490,7 +492,7 @@ def runs(store: Store, form: Form = None, out: Out = None) -> None:
 def tasks(
     task: Annotated[str | None, typer.Argument(help="Print the pairs of this one.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="For its tokenizer: a hub name or a folder.")
+        str | None, typer.Option("--model", "-m", help="For its tokenizer: a hub name, a folder, or tiny.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many pairs.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of the pairs.")] = 0,

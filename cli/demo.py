@@ -1,5 +1,6 @@
 """The demo: the embedded pair on four tasks, from the models to a store, a table of multipliers and wiring diagrams."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
     from ..data import Catalog
 
-_PROMPTS, _SPLIT, _EFFECT = 60, 0.5, 0.9
 RANKING = {"edge": "task", "attention": "prompt", "head": "task"}
-"""By which ranking of its units a level is in the table; attention edges have one a prompt only."""
+"""By which ranking of its units a level is compared; attention edges have one a prompt only."""
+_PROMPTS, _SPLIT, _EFFECT = 60, 0.5, 0.9
 _NEXT = (
     "sql {store} \"select requested, kept, explained from curves where run = 'tiny-sparse-ioi'\"",
     "stats {store} --runs tiny-sparse-ioi tiny-ioi --effect 0.9",
@@ -38,17 +39,16 @@ def run_demo(out: Path) -> None:
     connection = open_store(catalog)
     found = ask(connection, "multiplier_intervals", threshold=_EFFECT)
     put(encoded(found, "csv"), out / "multipliers.csv")
-    for message in _draw(connection, catalog, out):
-        say(message)
+    drawn = list(_draw(connection, catalog, out))
     held_out = round(_PROMPTS * (1 - _SPLIT))
     say(
         f"\nUnits that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
         f"fewer that\nis, with its 95 % interval over {held_out} prompts (the rankings of a task are by others):\n"
     )
     put(encoded(_readable(found), "table"), None)
-    say(f"\nWritten to {out}/: {', '.join(sorted(file.name for file in out.iterdir()))}\n\nNext:")
+    say(f"\nWritten to {out}/: {', '.join(['store', 'multipliers.csv', *drawn])}\n\nNext:")
     for command in _NEXT:
-        say(f"  wirescope {command.format(store=f'--store {store}')}")
+        say(f"  wirescope {command.format(store=f'--store {shlex.quote(str(store))}')}")
 
 
 def _extract(store: Path) -> None:
@@ -57,36 +57,53 @@ def _extract(store: Path) -> None:
     settings = Settings(levels=LEVELS, split=_SPLIT)
     for task in MAIN_TASKS:
         for model in PAIR:
-            with Bar(brief=True) as bar, stopping(store, bar):
+            bar = Bar(brief=True)
+            with stopping(store, bar), bar:
                 done = extract(
-                    model=model, task=task, store=store, limit=_PROMPTS, settings=settings, listener=bar
+                    model=model,
+                    task=task,
+                    store=store,
+                    run=f"{model}-{task}",
+                    limit=_PROMPTS,
+                    settings=settings,
+                    dtype="float32",
+                    listener=bar,
                 )
-            say(f"{task}, {model}: {done.prompts} prompts, {done.circuits:,} circuits measured.")
+            fresh = f"{done.circuits:,} circuits measured" if done.circuits else "there already"
+            say(f"{task}, {model}: {done.prompts} prompts, {fresh}.")
 
 
 def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[str]:
-    """A wiring diagram of each run; what cannot be drawn, in a sentence."""
+    """Draw the wiring of each run, and name the files; say what cannot be drawn."""
     for task in MAIN_TASKS:
         for model in PAIR:
+            name = f"wiring-{task}-{model}.svg"
             try:
                 circuit = choose(connection, catalog.run(f"{model}-{task}"), Choice(effect=_EFFECT)).circuit
                 title = f"{model}, {task}: {circuit.kept} edges explain {_EFFECT}"
-                render(wiring_dot(circuit, title=title), out / f"wiring-{task}-{model}.svg")
+                render(wiring_dot(circuit, title=title), out / name)
+                yield name
             except InputError as error:
-                yield f"No wiring diagram of {model} on {task}: {error}"
+                say(f"No {name}: {error}")
 
 
 def _readable(found: pa.Table) -> pa.Table:
-    """The multipliers of one ranking a level, in the order of the tasks."""
+    """The multipliers of the pair, one ranking a level, in the order of the tasks."""
+    dense, sparse = PAIR
     rows = []
     for task in MAIN_TASKS:
         for level, ranking in RANKING.items():
             (row,) = found.filter(
-                (pc.field("task") == task) & (pc.field("level") == level) & (pc.field("ranking") == ranking)
+                (pc.field("sparse_run") == f"{sparse}-{task}")
+                & (pc.field("dense_run") == f"{dense}-{task}")
+                & (pc.field("ablation") == "corrupt")
+                & (pc.field("level") == level)
+                & (pc.field("ranking") == ranking)
             ).to_pylist()
             rows.append(
-                {"task": task, "level": level, "ranked by": ranking, "dense": _short(row["dense_k"])}
-                | {"sparse": _short(row["sparse_k"]), "times fewer": _short(row["multiplier"])}
+                {"task": task, "level": level, "ranked by": ranking}
+                | {"dense": _short(row["dense_k"]), "sparse": _short(row["sparse_k"])}
+                | {"times fewer": _short(row["multiplier"])}
                 | {"from": _short(row["low"]), "to": _short(row["high"])}
             )
     return pa.Table.from_pylist(rows)

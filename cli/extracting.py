@@ -18,7 +18,8 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
     """Extract, and say what happens."""
     with needing_torch("Extraction"):
         from ..extract import Settings, extract
-    with Bar() as bar, stopping(store, bar):
+    bar = Bar()
+    with stopping(store, bar), bar:
         outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
     if bar.leads:
         _conclude(outcome, store)
@@ -26,18 +27,16 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
 
 @contextmanager
 def stopping(store: Path, bar: Bar) -> Iterator[None]:
-    """Around an extraction: say what is left of it when it is stopped or fails."""
+    """Around an extraction and its bar: say what is left of it when it is stopped or fails."""
     from ..extract import ExtractionError
 
     try:
         yield
     except KeyboardInterrupt:
-        bar.stop()
         if bar.leads:
             say(f"\nStopped. What is finished stays in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from None
     except ExtractionError as error:
-        bar.stop()
         say(f"wirescope: {error} What is finished is in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from error
 

@@ -38,10 +38,6 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop the bar, so that what is said next stands below it."""
         self._progress.stop()
 
     def begin(self, plan: str, what: str, total: int, done: int) -> None:
@@ -50,8 +46,8 @@ class Bar:
             return
         if not self._brief:
             self.note(plan)
-        if done and not self._brief:
-            self.note(f"{done:,} of {total:,} {what} are done already.")
+            if done:
+                self.note(f"{done:,} of {total:,} {what} are done already.")
         self._task = self._progress.add_task(what, total=total, completed=done, rate="", status="")
         self._progress.start()
 

@@ -199,6 +199,11 @@ def quiet_unless_terminal() -> None:
 
 def _source(name: str) -> str:
     """What transformers is asked for: of the embedded pair the folder, else the name itself."""
+    if name in PAIR and Path(name).is_dir():
+        raise InputError(
+            f"'{name}' is a model of the package and a folder here: write ./{name} for the folder, or call it from "
+            "elsewhere for the other."
+        )
     return str(PAIR.get(name, name))
 
 
@@ -226,7 +231,7 @@ def _loaded(name: str, get: Callable[[], Any]) -> Any:
         raise
     except Exception as error:  # a broken file can make it fail in any way
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
-        if Path(name).is_dir():
+        if Path(_source(name)).is_dir():
             raise InputError(f"The model in '{name}' cannot be loaded: {reason}.") from error
         raise InputError(
             f"The model '{name}' cannot be had from the hub: it does not exist, is gated and needs a login, or there "

@@ -8,8 +8,8 @@ It starts from the dense weights, with a gate on every pair of tokens in every h
 by gradient descent on the mean over kinds of ``multiplier * cross-entropy``, plus the share. Each kind of text has a
 multiplier of its own, which grows while the kind is beyond its constraint and shrinks while it is not: slack in one
 kind cannot hide damage in another. The dense model reads the same batches, so that the constraint is on the difference,
-whose noise is small. Until the last steps the loss may be higher by some slack, which then goes to zero, together with
-the learning rates and with what open gates cost.
+whose noise is small. In training the loss may first be higher than that, by some slack. In the last 40 % of the steps
+this goes down to half of epsilon, and the learning rates and what open gates cost go to zero.
 
 Gates are hard when it counts: on held-out text, every so many steps. The sparsest model that meets the constraint there
 is the one that is written.
@@ -107,7 +107,8 @@ def sparsify(
     if not trainer.leads:
         return None
     if best is None:
-        nearest = min(trainer.tried, key=lambda found: found.excess(trainer.dense_losses))
+        trained = (found for found in trainer.tried if found.step)
+        nearest = min(trained, key=lambda found: found.excess(trainer.dense_losses))
         excess, kind = nearest.excess(trainer.dense_losses)
         shutil.rmtree(partial)
         raise ExtractionError(

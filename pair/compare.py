@@ -3,7 +3,7 @@
     python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 
 Each pair gets a store of its own, in which nothing is made twice: all tasks, all levels, curves on prompts that the
-ranking of the task is not from.
+ranking of the task is not from. Name pairs as they were named when they were trained: a twin knows its dense model so.
 """
 
 import argparse
@@ -29,7 +29,8 @@ def main() -> None:
         print(f"{model:<28}" + "".join(f"{pair.name:>20}" for pair in pairs))
         for task in MAIN_TASKS:
             for level in RANKING:
-                print(f"{task + ', ' + level:<28}" + "".join(f"{of[task, level, model]:>20}" for of in found))
+                cells = [of.get((task, level, model), "-") for of in found]
+                print(f"{task + ', ' + level:<28}" + "".join(f"{cell:>20}" for cell in cells))
 
 
 def multipliers(pair: Path) -> dict[tuple[str, str, str], str]:
@@ -38,7 +39,14 @@ def multipliers(pair: Path) -> dict[tuple[str, str, str], str]:
     for task in MAIN_TASKS:
         for model in MODELS:
             settings = Settings(levels=LEVELS, split=SPLIT)
-            extract(model=str(pair / model), task=task, store=store, limit=PROMPTS, settings=settings)
+            extract(
+                model=str(pair / model),
+                task=task,
+                store=store,
+                limit=PROMPTS,
+                settings=settings,
+                dtype="float32",
+            )
     rows = answer(open_store(store), "multipliers").to_pylist()
     return {
         (row["task"], row["level"], row["sparse_run"].removesuffix(f"-{row['task']}")): said(row)

@@ -2,7 +2,7 @@
 
     echo           some words at random, again and again: what in-context learning is learnt from
     plain          sentences about nobody
-    ioi            two or three times who gave what to whom; sometimes a third person gives, and either may get it
+    ioi            three times who gave what to whom; sometimes a third person gives, and either may get it
     ioi-long       the same once, with two or three sentences between
     greater-than   events, each from one year to a later one, four in full or nine in short; any later year is as
                    likely

@@ -4,8 +4,8 @@
 
 The dense model is a GPT-2 of 6 layers x 8 heads. Its first steps are mostly on echoes, from which it learns to look
 back; then come all kinds of text. The sparse twin is what `wirescope sparsify` makes of it. The control is the dense
-model trained on for as many steps, on the same text and with the same learning rates, without gates: what it does
-otherwise than the dense one is due to more training, not to sparsity. Weights are kept in float16.
+model trained on for as many steps, on text of the same kinds and with the same learning rates, without gates: what it
+does otherwise than the dense one is due to more training, not to sparsity. Weights are kept in float16.
 
 What is there already is not made again. At the end, a table says how well all three do. It takes one thread, so that
 several seeds can be trained beside each other. ``--embed`` puts the dense model and its twin into the package.
@@ -29,7 +29,6 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils.logging import disable_progress_bar
 from wirescope.data import MAIN_TASKS, make_task
-from wirescope.extract import find_device
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.models import load_untapped, vocabulary_of
 from wirescope.extract.settings import Deaf
@@ -44,6 +43,7 @@ MIX = {"echo": 5, "plain": 1, "ioi": 6, "ioi-long": 6, "greater-than": 11, "docs
 """Documents of each kind in a step, at first and then."""
 DROPOUT, DROPOUT_FROM = 0.1, 0.65
 RECIPE = Recipe(steps=2_600, batch_size=30, context=CONTEXT, learning_rate=1e-3, distill=1.0)
+EMBEDDED = Path(__file__).parents[1] / "data" / "models"
 DOCUMENTS, HELD_OUT = 20_000, 200
 """Of each kind: for the sparse twin, and for the table."""
 
@@ -63,14 +63,10 @@ def main() -> None:
     if not dense.exists():
         save(train_dense(options.seed), dense)
     if not sparse.exists():
-        made = out / "made"
-        sparsify(
-            model=str(dense),
-            texts=texts,
-            out=made,
-            recipe=replace(RECIPE, seed=options.seed),
-            listener=Lines(),
-        )
+        made = out / "made-sparse"
+        if not made.exists():
+            recipe = replace(RECIPE, seed=options.seed)
+            sparsify(model=str(dense), texts=texts, out=made, recipe=recipe, listener=Lines())
         halve(made)
         made.rename(sparse)
     if not control.exists():
@@ -183,7 +179,7 @@ def halve(folder: Path) -> None:
 def embed(*folders: Path) -> None:
     """Put models where the package has its own, each under its name; a twin's original is then the package's."""
     for folder in folders:
-        target = Path("data/models") / folder.name
+        target = EMBEDDED / folder.name
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(folder, target)
         config = json.loads((target / "config.json").read_text())
@@ -193,7 +189,7 @@ def embed(*folders: Path) -> None:
 
 
 def report(*folders: Path, seed: int) -> None:
-    """Say how well models do, on text and prompts that none was trained on."""
+    """Say how well models do, on text and prompts that are drawn anew."""
     rng = random.Random(f"{seed} report")
     held_out = {kind: [make(rng) for _ in range(HELD_OUT)] for kind, make in KINDS.items()}
     columns = [dict(measures(folder, held_out)) for folder in folders]
@@ -204,7 +200,7 @@ def report(*folders: Path, seed: int) -> None:
 
 @torch.no_grad()
 def measures(folder: Path, held_out: Mapping[str, list[str]]) -> Iterator[tuple[str, float]]:
-    loaded = load_untapped(str(folder), device=find_device(), dtype="float32")
+    loaded = load_untapped(str(folder), device=torch.get_default_device(), dtype="float32")
     vocabulary = vocabulary_of(loaded)
     for task in MAIN_TASKS:
         found = accuracy(loaded.parts, make_task(task, vocabulary, 1_000, seed=10))
@@ -237,7 +233,8 @@ class Lines(Deaf):
     def __init__(self) -> None:
         self._steps = 0
 
-    def begin(self, plan: str, *_: object) -> None:
+    def begin(self, plan: str, _what: str, _total: int, done: int) -> None:
+        self._steps = done
         self.note(plan)
 
     def note(self, message: str) -> None:

@@ -5,6 +5,7 @@ import random
 import re
 from dataclasses import replace
 
+import compare
 import pytest
 import torch
 import train
@@ -70,10 +71,20 @@ def test_the_script_trains_all_three_models_and_makes_nothing_again(tmp_path, mo
         config = json.loads((tmp_path / "pair" / name / "config.json").read_text())
         assert ("gate_bias" in config) == (name == "tiny-sparse")
         assert config.get("base_model") == (None if name == "tiny" else str(tmp_path / "pair/tiny"))
+    monkeypatch.setattr(compare, "MAIN_TASKS", ("greater-than",))
+    monkeypatch.setattr(compare, "PROMPTS", 4)
+    monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "pair")])
+    compare.main()
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == [
+        *("tiny-sparse", "greater-than,", "greater-than,", "greater-than,"),
+        *("tiny-control", "greater-than,", "greater-than,", "greater-than,"),
+    ]
+    assert re.search(r" [\d-]+/[\d-]+ = ([\d.]+x|-)$", said[1])
 
 
 def test_a_pair_that_is_embedded_is_one_of_the_package(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "EMBEDDED", tmp_path / "data/models")
     for name, config in (("tiny", {}), ("tiny-sparse", {"base_model": "pairs/seed-5/tiny"})):
         (tmp_path / "trained" / name).mkdir(parents=True)
         (tmp_path / "trained" / name / "config.json").write_text(json.dumps(config))
@@ -105,4 +116,7 @@ def test_the_embedded_pair_does_the_tasks_and_the_sparse_one_with_few_open_gates
     for task in MAIN_TASKS:
         assert found[f"accuracy, {task}"] > 0.95
     assert found["prob_diff, greater-than"] >= 0.8
-    assert found["open gates"] <= (0.02 if name == "tiny-sparse" else 1)
+    if name == "tiny-sparse":
+        assert found["open gates"] <= 0.02
+    else:
+        assert found["open gates"] == 1

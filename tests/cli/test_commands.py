@@ -291,11 +291,15 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     cli, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(demo, "_PROMPTS", 4)
-    first, again = (cli("demo", "--out", tmp_path / "demo") for _ in range(2))
+    first = cli("demo", "--out", tmp_path / "demo")
+    # another run of the sparse twin, which pairs with the dense one as well, is not the demo's
+    again = ("--model", "tiny-sparse", "--task", "ioi", "--limit", 4, "--split", 0.5, "--run", "mine")
+    assert cli("extract", *again, "--store", tmp_path / "demo/store").status == 0
+    again = cli("demo", "--out", tmp_path / "demo")
     assert (first.status, again.status) == (0, 0)
     assert first.out == again.out
     assert "ioi-long, tiny-sparse: 4 prompts, 572 circuits measured." in first.err
-    assert "ioi-long, tiny-sparse: 4 prompts, 0 circuits measured." in again.err
+    assert "ioi-long, tiny-sparse: 4 prompts, there already." in again.err
     header, _, *table = first.out.splitlines()
     assert header.split()[:3] == ["task", "level", "ranked"]
     assert [line.split()[:3] for line in table] == [

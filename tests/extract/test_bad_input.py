@@ -28,8 +28,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from wirescope.data import read_catalog
-from wirescope.extract import FAMILIES
+from wirescope.extract import FAMILIES, load_vocabulary
 from wirescope.extract import extract as score
+from wirescope.graphs import InputError
 
 WORDS = ["<unk>", "When", "Mary", "John", "Anna", "Paul", "Tom", "and", "gave", "a", "drink", "to"]
 TOKENS, CONTEXT = 20, 16
@@ -401,3 +402,16 @@ def test_prompts_whose_clean_and_corrupted_are_the_same_are_scored_0_and_named(e
         assert {*scores[1], *scores[3]} == {0.0}
         assert any(scores[0])
         assert scores[0] == pytest.approx(scores[2], abs=1e-6)
+
+
+def test_a_folder_called_like_a_model_of_the_package_is_not_taken_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own, _ = (load_vocabulary(name) for name in ("tiny", "tiny-sparse"))
+    assert own.encode is not None
+    (tmp_path / "tiny").mkdir()
+    with pytest.raises(
+        InputError, match=r"'tiny' is a model of the package and a folder here: write \./tiny"
+    ):
+        load_vocabulary("tiny")
+    with pytest.raises(InputError, match=r"The folder './tiny' is not a model"):
+        load_vocabulary("./tiny")

@@ -197,12 +197,12 @@ def test_the_sparsest_model_within_the_constraint_is_kept(dense, texts, tmp_path
 
 def test_where_none_meets_the_constraint_it_is_said_and_nothing_written(dense, texts, tmp_path, monkeypatch):
     def scripted(self, *, gated):
-        return {"up": 1.0 + 6 * gated, "again": 1.0 + 2 * gated}, 0.1
+        worse = gated * (9 - self._step // 2) if self._step else 0  # but at first, when nothing has been done
+        return {"up": 1.0 + worse, "again": 1.0 + 2 * gated}, 0.1
 
     monkeypatch.setattr(Trainer, "_held_out", scripted)
-    with pytest.raises(
-        ExtractionError, match=r"No model met .* is 6\.000 nats worse .* on up, where 5\.0 are"
-    ):
+    message = r"No model met .* after 6 steps, is 6\.000 nats worse .* on up, where 5\.0 are"
+    with pytest.raises(ExtractionError, match=message):
         sparsify(model=str(dense), texts=texts, out=tmp_path / "a", recipe=QUICK)
     assert list(tmp_path.iterdir()) == []
 
