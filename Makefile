@@ -32,7 +32,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)
 
-seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and what the three pairs have in common
+seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and how many times fewer units each twin needs
 	for seed in 0 1 2; do $(BIN)/python pair/train.py --seed $$seed || exit 1; done
 	$(BIN)/python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 

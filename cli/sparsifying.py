@@ -51,5 +51,5 @@ def _conclude(report: "Report", out: Path) -> None:
         f"{report.steps:,} steps: {100 * report.open_gates:.2f} % of the gates are open."
     )
     if report.kept_step < report.steps / 2:
-        say("Later ones, which are sparser, missed it: give more --steps, or less --slack.")
+        say("No later one is sparser and still within it: give more --steps, or less --slack.")
     say(f"Next: wirescope extract --model {out} --task ioi --store circuits")

@@ -18,11 +18,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from wirescope.cli import sparsifying
 from wirescope.data import make_task, read_catalog
 from wirescope.extract import ExtractionError, Settings, extract, find_device
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.models import load_untapped, vocabulary_of
-from wirescope.extract.sparsify import sparsify
+from wirescope.extract.sparsify import Report, sparsify
 from wirescope.extract.training import Constraint, Recipe, Student, Trainer
 from wirescope.graphs import InputError
 
@@ -442,3 +443,10 @@ def test_the_command_prints_a_table_and_goes_on_where_it_was_stopped(cli, dense,
     assert {" ".join(line[:2]) for line in lines[2:]} == {"loss, up", "open gates"}
     assert "% of the gates are open" in result.err
     assert "Next: wirescope extract --model" in result.err
+
+
+@pytest.mark.parametrize(("kept_step", "warned"), [(100, True), (900, False)])
+def test_it_is_said_when_the_later_steps_brought_nothing(kept_step, warned, tmp_path, capsys):
+    report = Report(1_000, kept_step, 0.01, 0.9, {"up": (1.0, 1.005)}, {})
+    sparsifying._conclude(report, tmp_path)
+    assert ("No later one is sparser and still within it" in capsys.readouterr().err) == warned
