@@ -23,7 +23,7 @@ from .published import (
     shape_of,
 )
 from .run import LEVELS, Curves, Part, Run
-from .schema import SCHEMA_VERSION, TABLES
+from .schema import SCHEMA_VERSION, TABLES, schema_of
 from .store import (
     Catalog,
     RunWriter,
@@ -34,7 +34,7 @@ from .store import (
     read_catalog,
     write_run,
 )
-from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, make_task
+from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, make_task, task_title
 from .text import Documents, read_documents, task_documents
 
 __all__ = [
@@ -77,7 +77,9 @@ __all__ = [
     "read_documents",
     "read_pairs",
     "replacing",
+    "schema_of",
     "shape_of",
     "task_documents",
+    "task_title",
     "write_run",
 ]

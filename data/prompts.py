@@ -137,13 +137,19 @@ def prompts_hash(prompts: Sequence[Prompt]) -> str:
 
 
 def prompt_table(
-    prompts: Sequence[Prompt], first: int, metric_clean: Sequence[float], metric_corrupted: Sequence[float]
+    prompts: Sequence[Prompt],
+    first: int,
+    metric_clean: Sequence[float],
+    metric_corrupted: Sequence[float],
+    name: Callable[[int], str] = str,
 ) -> pa.Table:
-    """Rows of the table `prompts`, numbered from `first`."""
+    """Rows of the table `prompts`, numbered from `first`; `name` makes a token readable."""
     rows = []
     for number, prompt in enumerate(prompts, first):
         text = {key: getattr(prompt.text, key, None) for key in _TEXT}
-        rows.append({"prompt_id": number} | text | {key: getattr(prompt, key) for key in _IDS})
+        ids = {key: getattr(prompt, key) for key in _IDS}
+        tokens = [name(token) for token in prompt.clean_ids]
+        rows.append({"prompt_id": number, "clean_tokens": tokens} | text | ids)
     table = pa.Table.from_pylist(rows, schema=TABLES["prompts"])
     for column, values in (("metric_clean", metric_clean), ("metric_corrupted", metric_corrupted)):
         at = table.schema.get_field_index(column)

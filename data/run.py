@@ -138,9 +138,18 @@ class Run:
         """The wiring that its edge ids refer to."""
         return Wiring(self.shape)
 
+    @property
+    def ranked_by(self) -> NDArray[np.int32]:
+        """The prompts that the task ranking of its curves is from: all, or those that a split puts aside for it."""
+        return (
+            self.curves[0].prompts(self.prompts)[0]
+            if self.curves
+            else np.arange(self.prompts, dtype=np.int32)
+        )
+
     def differs_from(self, other: "Run") -> list[str]:
         """What the two calls differ in, whatever became of them and wherever they ran: [] for one call."""
-        fate = {"versions", "device", "started", "finished", "parts", "curves"}
+        fate = {"schema_version", "versions", "device", "started", "finished", "parts", "curves"}
         names = [f.name for f in fields(self) if f.name not in fate]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 

@@ -7,7 +7,9 @@ scores are float32 with their bytes split into four streams, of which zstd compr
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_ADDED = {2: {"prompts": ("clean_tokens",)}}
+"""By version, the columns that it was the first to have."""
 
 _TEXTS = pa.list_(pa.string())
 _TOKENS = pa.list_(pa.int32())
@@ -38,6 +40,7 @@ TABLES: dict[str, pa.Schema] = {
         corrupted=pa.string(),
         correct=_TEXTS,
         wrong=_TEXTS,
+        clean_tokens=_TEXTS,
         clean_ids=_TOKENS,
         corrupted_ids=_TOKENS,
         correct_ids=_TOKENS,
@@ -69,6 +72,16 @@ TABLES: dict[str, pa.Schema] = {
         m_none=pa.float32(),
     ),
 }
+
+
+def schema_of(table: str, version: int) -> pa.Schema:
+    """The columns that a table had in a version of the schema.
+
+    >>> len(schema_of("prompts", 2)) - len(schema_of("prompts", 1))
+    1
+    """
+    later = {name for added, tables in _ADDED.items() if added > version for name in tables.get(table, ())}
+    return pa.schema([field for field in TABLES[table] if field.name not in later])
 
 
 def encodings(schema: pa.Schema) -> dict[str, str]:

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from ..graphs import InputError, StoreError, Wiring, did_you_mean
 from .files import disk_errors, replacing
 from .run import Curves, Part, Run, read_run
-from .schema import TABLES, encodings
+from .schema import TABLES, encodings, schema_of
 
 ROW_GROUP = 1 << 18
 
@@ -166,7 +166,7 @@ class RunWriter:
         """Write a part, unless it is there already. Rows come sorted by their ids."""
         if self.has(table, shard, tag):
             return
-        schema = TABLES[table]
+        schema = schema_of(table, self.run.schema_version)  # a run stays what it was begun as
         encoded = encodings(schema)
         others = [name for name in schema.names if name not in encoded]
         part = self._path(table, shard, tag)
@@ -273,12 +273,12 @@ def _troubles(store: Path, name: str, run: Run) -> dict[Path, str]:
                 rf"{table}/run={re.escape(name)}/part-\d+(-[0-9a-f]+)?\.parquet", part.file
             ):
                 raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
-            if trouble := _trouble(store / part.file, table, part):
+            if trouble := _trouble(store / part.file, table, part, run.schema_version):
                 found[store / part.file] = trouble
     return found
 
 
-def _trouble(file: Path, table: str, part: Part) -> str | None:
+def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
     if not file.is_file():
         return f"'{file}' is missing."
     size = file.stat().st_size
@@ -288,7 +288,7 @@ def _trouble(file: Path, table: str, part: Part) -> str | None:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         return f"'{file}' is not a Parquet file ({error})."
-    if not schema.equals(TABLES[table]):
+    if not schema.equals(schema_of(table, version)):
         return f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}."
     return None
 

@@ -83,6 +83,16 @@ def check_task(name: str) -> None:
         )
 
 
+def task_title(name: str | None) -> str:
+    """What a task is called in a figure.
+
+    >>> task_title("greater-than"), task_title("ioi-long")
+    ('Greater Than', 'IOI Long')
+    """
+    words = (name or "unnamed task").replace("_", "-").split("-")
+    return " ".join(word.upper() if word == "ioi" else word[:1].upper() + word[1:] for word in words)
+
+
 def example(name: str) -> TextPair:
     """A pair of a task, as for a tokenizer that has a token for every word and for two digits.
 

@@ -287,7 +287,7 @@ def _vocabulary(size: int, context: int, tokenizer: Any) -> Vocabulary:
         size,
         context,
         encode=lambda text: list(tokenizer(text)["input_ids"]),
-        name=lambda token: tokenizer.convert_ids_to_tokens(token),
+        name=lambda token: tokenizer.decode([token]),
     )
 
 

@@ -34,7 +34,7 @@ def score(job: Job, settings: Settings) -> int:
         for table, rows in score_tables(job.wiring, shard, scores).items():
             job.writer.write(table, rows, i)
         metrics = [s.metric_clean[0] for s in scores], [s.metric_corrupted[0] for s in scores]
-        rows = prompt_table([job.prompts[p] for p in shard], shard.start, *metrics)
+        rows = prompt_table([job.prompts[p] for p in shard], shard.start, *metrics, job.model.vocabulary.name)
         job.writer.write("prompts", rows, i)
     return left
 

@@ -132,6 +132,7 @@ def _prompts() -> pa.Table:
             "corrupted": [f"corrupted {i}" for i in range(4)],
             "correct": [[" Mary"]] * 4,
             "wrong": [[" John"]] * 4,
+            "clean_tokens": [["a", " b", " c"]] * 4,
             "clean_ids": [[1, 2, 3]] * 4,
             "corrupted_ids": [[1, 2, 4]] * 4,
             "correct_ids": [[5]] * 4,

@@ -263,12 +263,13 @@ def test_the_hash_depends_on_the_order():
 
 def test_the_prompt_table_is_the_stores():
     with_text = replace(PROMPT, text=PAIR)
-    table = prompt_table([PROMPT, with_text], 7, [0.5, 1.5], [-0.5, 2.5])
+    table = prompt_table([PROMPT, with_text], 7, [0.5, 1.5], [-0.5, 2.5], name="<{}>".format)
+    tokens = {"clean_tokens": [f"<{token}>" for token in PROMPT.clean_ids]}
     assert table.schema.equals(TABLES["prompts"])
     assert table["metric_clean"].type == pa.float32()
     rows = table.to_pylist()
-    assert rows[1] == TEXT | IDS | {"prompt_id": 8, "metric_clean": 1.5, "metric_corrupted": 2.5}
-    assert rows[0] == dict.fromkeys(TEXT) | IDS | {
+    assert rows[1] == TEXT | IDS | tokens | {"prompt_id": 8, "metric_clean": 1.5, "metric_corrupted": 2.5}
+    assert rows[0] == dict.fromkeys(TEXT) | IDS | tokens | {
         "prompt_id": 7,
         "metric_clean": 0.5,
         "metric_corrupted": -0.5,

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from wirescope.data import SCHEMA_VERSION, TABLES, Run, read_catalog, write_run
 from wirescope.graphs import InputError, Shape, StoreError, Wiring
+from wirescope.queries import open_store, select
 
 TINY = Shape(1, 1)
 CALL = Run(run="a", model="m", shape=TINY, prompts=1, levels=("edge",), config={"sizes": (1, 2)})
@@ -280,6 +281,42 @@ def test_a_newer_schema_is_refused(toy_copy):
     assert list(catalog.runs) == ["sparse-ioi"]
     with pytest.raises(StoreError, match=r"run=dense-ioi/run\.json.* was written by a newer Wirescope"):
         catalog.run("dense-ioi")
+
+
+def as_version_1(store: Path, run: str) -> None:
+    """Rewrite a run as the first version of the schema wrote it: prompts without the column of tokens."""
+    record = store / f"runs/run={run}/run.json"
+    content = json.loads(record.read_text()) | {"schema_version": 1}
+    for part in content["parts"]["prompts"]:
+        file = store / part["file"]
+        pq.write_table(
+            pq.read_table(file, partitioning=None).drop(["clean_tokens"]), file, store_schema=False
+        )
+        part["bytes"] = file.stat().st_size
+    record.write_text(json.dumps(content))
+
+
+def test_a_run_of_an_older_schema_is_read_beside_newer_ones(toy_copy):
+    as_version_1(toy_copy.path, "dense-ioi")
+    catalog = read_catalog(toy_copy.path)
+    assert (list(catalog.runs), dict(catalog.broken)) == (["dense-ioi", "sparse-ioi"], {})
+    query = "select run, clean, clean_tokens from prompts where prompt_id = 0 order by run"
+    assert select(open_store(catalog), query).to_pylist() == [
+        {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None},
+        {"run": "sparse-ioi", "clean": "clean 0", "clean_tokens": ["a", " b", " c"]},
+    ]
+
+
+def test_a_run_of_an_older_schema_goes_on_as_it_was_begun(toy_copy):
+    as_version_1(toy_copy.path, "dense-ioi")
+    run = read_catalog(toy_copy.path).run("dense-ioi")
+    rows = pa.Table.from_pylist([{"prompt_id": 9}], schema=TABLES["prompts"])
+    call = replace(run, schema_version=SCHEMA_VERSION, parts={}, finished=None)
+    with write_run(toy_copy.path, call) as writer:
+        assert writer.finished  # the same call
+        writer.write("prompts", rows, shard=7)
+    written = pq.read_schema(toy_copy.path / "prompts/run=dense-ioi/part-00007.parquet")
+    assert "clean_tokens" not in written.names
 
 
 def test_a_run_without_a_run_json_is_not_finished(toy_copy):

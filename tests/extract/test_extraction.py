@@ -21,6 +21,7 @@ from wirescope.extract.job import Job
 from wirescope.extract.taps import Tape
 from wirescope.extract.workers import Workers
 from wirescope.graphs import InputError, Wiring
+from wirescope.queries import open_store, select
 
 ROOT = Path(__file__).parents[2]
 MODELS = Path(os.environ.get("WIRESCOPE_MODELS", ROOT.parent / "shared" / "models"))
@@ -370,3 +371,17 @@ def test_a_store_can_be_copied_elsewhere(tiny, tmp_path):
     run(tiny, tmp_path / "s")
     shutil.copytree(tmp_path / "s", tmp_path / "elsewhere")
     assert read_catalog(tmp_path / "elsewhere").run("tiny").prompts == 6
+
+
+def test_tokens_are_in_the_store_as_they_read(tmp_path):
+    extract(model="tiny", task="ioi", store=tmp_path, limit=1, settings=Settings(curves=False))
+    (row,) = select(open_store(tmp_path), "select clean, clean_tokens, clean_ids from prompts").to_pylist()
+    assert len(row["clean_tokens"]) == len(row["clean_ids"])
+    words = [token.strip() for token in row["clean_tokens"]]
+    assert "".join(words) == row["clean"].replace(" ", "")
+
+
+def test_token_ids_without_a_tokenizer_are_their_own_names(tiny, tmp_path):
+    run(tiny, tmp_path)
+    rows = select(open_store(tmp_path), "select clean_tokens, clean_ids from prompts").to_pylist()
+    assert all(row["clean_tokens"] == [str(token) for token in row["clean_ids"]] for row in rows)
