@@ -1,6 +1,17 @@
 """The wiring of a transformer as a graph, circuits in it, and what igraph knows about them."""
 
-from .circuit import Circuit, at_least, greedy, mass, needed_everywhere, on_a_path, ranking, top_k
+from .circuit import (
+    Circuit,
+    at_least,
+    check_threshold,
+    greedy,
+    mass,
+    needed_everywhere,
+    needed_for,
+    on_a_path,
+    ranking,
+    top_k,
+)
 from .compare import (
     Null,
     against_null,
@@ -52,6 +63,7 @@ __all__ = [
     "at_least",
     "auroc",
     "betweenness",
+    "check_threshold",
     "communities",
     "comparison",
     "density",
@@ -67,6 +79,7 @@ __all__ = [
     "mass",
     "minimum_cut",
     "needed_everywhere",
+    "needed_for",
     "node_profile",
     "on_a_path",
     "one_of",

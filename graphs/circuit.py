@@ -111,22 +111,14 @@ def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) ->
 def at_least(wiring: Wiring, scores: ArrayLike, threshold: float, *, signed: bool = False) -> Circuit:
     """All edges whose strength is at least a threshold."""
     scores = _checked(wiring, scores)
-    if not 0 <= threshold < np.inf:
-        raise InputError(f"The threshold on the strength of an edge must be 0 or more, not {threshold}.")
-    return _circuit(wiring, scores, np.flatnonzero(_strength(scores, signed) >= threshold))
+    return _circuit(wiring, scores, np.flatnonzero(_strength(scores, signed) >= check_threshold(threshold)))
 
 
 def mass(wiring: Wiring, scores: ArrayLike, share: float, *, signed: bool = False) -> Circuit:
     """The smallest set of edges with at least a share of the total |score|; signed: of the helpful total."""
     scores = _checked(wiring, scores)
-    if not 0 < share <= 1:
-        raise InputError(f"The share of the total |score| must lie above 0 and at most at 1, not {share}.")
     order = ranking(scores, signed=signed)
-    cumulated = np.cumsum(np.maximum(_strength(scores, signed)[order], 0), dtype=np.float64)
-    if not cumulated[-1]:
-        raise InputError("No edge has a score to take a share of.")
-    needed = int(np.searchsorted(cumulated, share * cumulated[-1])) + 1
-    return _circuit(wiring, scores, order[:needed])
+    return _circuit(wiring, scores, order[: needed_for(share, _strength(scores, signed)[order])])
 
 
 def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -> Circuit:
@@ -217,6 +209,27 @@ def needed_everywhere(wiring: Wiring, keep: Mask) -> Mask:
         read = moves[stage.slots] | everywhere[wiring.slot_node[stage.slots]]
         everywhere[wiring.sources[: stage.sources]] |= (block & read).any(axis=1)
     return everywhere
+
+
+def needed_for(share: float, strengths: Scores) -> int:
+    """How many of some descending strengths hold at least a share of their total; negative ones do not count.
+
+    >>> needed_for(0.8, np.array([5.0, 3.0, 1.0, 1.0]))
+    2
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"The share of the total |score| must lie above 0 and at most at 1, not {share}.")
+    cumulated = np.cumsum(np.maximum(strengths, 0), dtype=np.float64)
+    if not len(cumulated) or not cumulated[-1]:
+        raise InputError("No unit has a score to take a share of.")
+    return int(np.searchsorted(cumulated, share * cumulated[-1])) + 1
+
+
+def check_threshold(threshold: float) -> float:
+    """A threshold on the strength of units, if it can be one."""
+    if not 0 <= threshold < np.inf:
+        raise InputError(f"The threshold on the strength of a unit must be 0 or more, not {threshold}.")
+    return threshold
 
 
 def check_k(wiring: Wiring, k: int) -> int:

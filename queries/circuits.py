@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from .. import graphs
 from ..data import Run
@@ -13,6 +14,8 @@ from ..graphs.circuit import Scores
 from ..graphs.wiring import Ids
 from .bootstrap import set_chosen
 from .questions import ask
+
+_ALL = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,8 @@ class Choice:
                 "Say how large the circuit is by exactly one of k, mass, threshold and effect"
                 + (f", not by {' and '.join(given)}." if given else ".")
             )
-        if self.effect is not None and (self.signed or self.prompt is not None):
-            raise InputError(
-                "A size by effect is that of the ranking of the task by |score|, not of another."
-            )
+        if self.effect is not None and self.signed:
+            raise InputError("A size by effect is that of a ranking by |score|, not of a signed one.")
         if self.greedy and self.k is None:
             raise InputError(f"Greedy growth needs k, the number of edges, not {given[0]}.")
 
@@ -67,9 +68,11 @@ class Units:
 
 def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> Chosen:
     """The circuit of edges that a choice makes of a run."""
-    chosen = None
-    if choice.effect is not None and run.curves and run.curves[0].split is not None:
-        chosen, _ = run.curves[0].prompts(run.prompts)  # a circuit by effect is ranked as it was measured
+    if choice.effect is not None and choice.prompt is not None:
+        raise InputError("A size by effect is that of the ranking of the task, not of one prompt.")
+    chosen = (
+        None if choice.effect is None else run.ranked_by
+    )  # a circuit by effect is ranked as it was measured
     wiring, scores = run.wiring, edge_scores(connection, run, choice.prompt, chosen)
     if choice.mass is not None:
         return Chosen(graphs.mass(wiring, scores, choice.mass, signed=choice.signed), scores)
@@ -93,15 +96,14 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
         rows = rows.add_column(0, "position", pa.array(place[rows["edge_id"]]))
         return Units(chosen.circuit.requested, rows)
     _check_level(run, level)
-    if choice.k is None or choice.greedy or choice.signed:
-        raise InputError(f"At the level {level}, a circuit is chosen by k and |score| alone.")
+    if choice.greedy or choice.signed:
+        raise InputError(f"At the level {level}, a circuit is chosen by |score|, from the top.")
     if level == "attention" and choice.prompt is None:
         raise InputError("Attention edges belong to one prompt: name it with --prompt.")
     question = {"head": "top_heads", "attention": "top_attention"}[level]
-    rows = ask(connection, question, run=run.run, k=choice.k, prompt=choice.prompt)
-    if choice.k > rows.num_rows:
-        raise InputError(f"k is {choice.k}, but there are {rows.num_rows:,} units at the level {level}.")
-    return Units(choice.k, rows)
+    rows = ask(connection, question, run=run.run, k=_ALL, prompt=choice.prompt)
+    k = _size(connection, run, level, choice, np.abs(rows["score"].to_numpy()))
+    return Units(k, rows.slice(0, k))
 
 
 def edge_scores(
@@ -121,25 +123,53 @@ def edge_scores(
     return np.asarray(found["score"], dtype=np.float32)
 
 
-def size_for_effect(connection: duckdb.DuckDBPyConnection, run: Run, effect: float) -> int:
-    """The smallest size at which the measured edge curve of the task ranking explains this much."""
+def size_for_effect(
+    connection: duckdb.DuckDBPyConnection, run: Run, effect: float, level: str = "edge"
+) -> int:
+    """The smallest size at which a measured curve explains this much: the task's or, of attention, the prompts'."""
+    ranking = "prompt" if level == "attention" else "task"
     curve = ask(
-        connection, "run_curve", run=run.run, level="edge", ranking="task", ablation=run.ablation
+        connection, "run_curve", run=run.run, level=level, ranking=ranking, ablation=run.ablation
     ).to_pylist()
     if not curve:
         how = (
             ""
             if run.source
-            else "the extract command that made it adds one, with --curves --ranking task; or "
+            else f"the extract command that made it adds one, with --curves --ranking {ranking}; or "
         )
         raise InputError(
-            f"The run '{run.run}' has no measured curve of its edges in the task ranking, with its own ablation: "
-            f"{how}choose by k or mass."
+            f"The run '{run.run}' has no measured curve at the level {level} in the {ranking} ranking, with its own "
+            f"ablation: {how}choose by k or mass."
         )
     for point in curve:
         if point["requested"] > 0 and point["explained"] is not None and point["explained"] >= effect:
             return int(point["requested"])
     raise InputError(f"The measured curve of the run '{run.run}' never explains {effect} of the effect.")
+
+
+def _size(
+    connection: duckdb.DuckDBPyConnection,
+    run: Run,
+    level: str,
+    choice: Choice,
+    strengths: NDArray[np.float32],
+) -> int:
+    """How many units a choice takes of heads or attention edges, whose strengths descend."""
+    if choice.effect is not None:
+        if level == "head":
+            raise InputError("At the level head, a circuit is chosen by k, mass or threshold.")
+        return min(size_for_effect(connection, run, choice.effect, level), len(strengths))
+    if choice.mass is not None:
+        return graphs.needed_for(choice.mass, strengths)
+    if choice.threshold is not None:
+        return int((strengths >= graphs.check_threshold(choice.threshold)).sum())
+    assert choice.k is not None  # noqa: S101
+    if not 1 <= choice.k <= len(strengths):
+        raise InputError(
+            f"k is {choice.k}, but there are {len(strengths):,} units at the level {level}: choose from 1 to "
+            f"{len(strengths)}."
+        )
+    return choice.k
 
 
 def _check_level(run: Run, level: str) -> None:

@@ -29,7 +29,7 @@ CALLS = {
     ),
     f"{TOP} -k 5 --level head": "has no head scores; its levels are: edge.",
     f"{TOP} -k 5 --prompt 7": "has no prompt 7; its prompts are 0 to 0.",
-    f"{TOP} --effect 0.9": "has no measured curve of its edges",
+    f"{TOP} --effect 0.9": "has no measured curve at the level edge",
     f"{EXPORT} --to graphm -o {{tmp}}/x": (
         "'graphm' is not a format: choose from mib, graphml, gexf, dot, csv, parquet. Did you mean 'graphml'?"
     ),
@@ -45,7 +45,7 @@ CALLS = {
     "runs -s {store} -f tabel": "'tabel' is not a format: choose from table, csv, json, parquet. Did you mean 'table'?",
     "runs -s {store} -o .": "it is a folder; give the name of a file.",
     f"{TOP} --threshold inf": "must be 0 or more, not inf",
-    f"{TOP} --effect 0.9 --signed": "A size by effect is that of the ranking of the task by |score|",
+    f"{TOP} --effect 0.9 --signed": "A size by effect is that of a ranking by |score|, not of a signed one.",
     "import {circuit} -s {tmp}/s --run ''": "'' cannot be the name of a run",
     "import {circuit} -s {tmp}/a*b": "reads as a pattern",
     "stats -s {store} --runs gpt2-small-ioi gpt2-small-ioi -k 9": "must have different names",
