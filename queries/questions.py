@@ -22,6 +22,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "top_edges": {"prompt": None},
     "top_heads": {"prompt": None},
     "multiplier_intervals": {"threshold": 0.9, "draws": 1000, "seed": 0},
+    "run_multiplier": {"threshold": 0.9, "draws": 1000, "seed": 0},
 }
 """What a question is given unless the caller says otherwise; no prompt means all of them."""
 
@@ -49,7 +50,7 @@ def answer(connection: duckdb.DuckDBPyConnection, query: str, /, **given: Any) -
 def ask(connection: duckdb.DuckDBPyConnection, question: str, /, **given: Any) -> pa.Table:
     """The answer to one of the questions; `parameters` says what it needs, less what has a default.
 
-    `multiplier_intervals` takes the `threshold`, and the number of `draws` of its bootstrap and their `seed`.
+    Those about multipliers take the `threshold`, and the number of `draws` of their bootstrap and its `seed`.
     """
     query, needed = text(question), parameters(question)
     values = _DEFAULTS.get(question, {}) | given
@@ -60,8 +61,8 @@ def ask(connection: duckdb.DuckDBPyConnection, question: str, /, **given: Any) -
         )
     with _messages():
         _check_values(connection, values)
-        if question == "multiplier_intervals":
-            return _multiplier_intervals(connection, query, **values)
+        if "draws" in values:
+            return _resampled(connection, query, **values)
         return connection.sql(query, params=values or None).to_arrow_table()
 
 
@@ -98,13 +99,14 @@ def parameters(question: str) -> list[str]:
     return sorted({*re.findall(r"\$(\w+)", text(question)), *_DEFAULTS.get(question, {})})
 
 
-def _multiplier_intervals(
-    connection: duckdb.DuckDBPyConnection, query: str, threshold: float, draws: int, seed: int
+def _resampled(
+    connection: duckdb.DuckDBPyConnection, query: str, threshold: float, draws: int, seed: int, **values: Any
 ) -> pa.Table:
+    """The answer to a question over draws of prompts."""
     set_thresholds(connection, [threshold])
     resample(connection, draws=draws, seed=seed)
     try:
-        return connection.sql(query).to_arrow_table()
+        return connection.sql(query, params=values or None).to_arrow_table()
     finally:  # the views that need no draws are much faster without
         set_thresholds(connection, [0.9])
         resample(connection, draws=0)

@@ -1,25 +1,11 @@
 -- How many times fewer units does each sparse run need than its dense twin, in each draw of prompts?
--- A sparse run is paired with the runs of the model that it came from, where task, method, level, ranking and
--- ablation are the same, those of the scores and the split of the prompts included. The multiplier is null where
--- either curve does not reach the threshold.
-with
-reached as (
-    select
-        run,
-        level,
-        ranking,
-        ablation,
-        draw,
-        threshold,
-        k
-    from crossings
-)
-
+-- Curves are compared where level, ranking and ablation are the same. The multiplier is null where either curve does
+-- not reach the threshold.
 select
     sparse.level,
     sparse.ranking,
     sparse.ablation,
-    sparse_runs.task,
+    run_pairs.task,
     sparse.run as sparse_run,
     dense.run as dense_run,
     sparse.draw,
@@ -27,18 +13,11 @@ select
     sparse.k as sparse_k,
     dense.k as dense_k,
     dense.k / sparse.k as multiplier
-from reached as sparse
-join runs as sparse_runs on sparse_runs.run = sparse.run
-join runs as dense_runs
+from run_pairs
+join crossings as sparse on sparse.run = run_pairs.sparse_run
+join crossings as dense
     on
-        dense_runs.model = sparse_runs.base_model
-        and dense_runs.task = sparse_runs.task
-        and coalesce(dense_runs.method, '') = coalesce(sparse_runs.method, '')
-        and coalesce(dense_runs.ablation, '') = coalesce(sparse_runs.ablation, '')
-        and coalesce(dense_runs.split, 0) = coalesce(sparse_runs.split, 0)
-join reached as dense
-    on
-        dense.run = dense_runs.run
+        dense.run = run_pairs.dense_run
         and dense.level = sparse.level
         and dense.ranking = sparse.ranking
         and dense.ablation = sparse.ablation

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from ..data import TABLES, Catalog, Run, check_path, read_catalog
+from ..data import TABLES, Catalog, Run, check_path, read_catalog, schema_of
 from .bootstrap import resample, set_chosen, set_thresholds
 from .texts import VIEWS, text
 
@@ -87,10 +87,9 @@ def _create_view(connection: duckdb.DuckDBPyConnection, table: str, catalog: Cat
     """A view of a table over all runs: their files, each run with its name."""
     schema = TABLES[table]
     files = {name: catalog.files(table, name) for name in catalog.runs}
-    columns = ", ".join(schema.names)
     # a view cannot take parameters: names and columns are our own, and what comes from outside is quoted
     runs = [
-        f"select {columns}, {_quoted(name)} as run from read_parquet("  # noqa: S608
+        f"select {_columns(table, catalog.runs[name])}, {_quoted(name)} as run from read_parquet("  # noqa: S608
         f"[{', '.join(_quoted(str(path.resolve())) for path in paths)}], hive_partitioning = false)"
         for name, paths in files.items()
         if paths
@@ -99,6 +98,14 @@ def _create_view(connection: duckdb.DuckDBPyConnection, table: str, catalog: Cat
         connection.execute(f"create view {table} as {' union all '.join(runs)}")
     else:
         connection.register(table, schema.append(pa.field("run", pa.string())).empty_table())
+
+
+def _columns(table: str, run: Run) -> str:
+    """The columns of a table, for SELECT; those that a run of an older schema has not got are null."""
+    there = schema_of(table, run.schema_version).names
+    return ", ".join(
+        name if name in there else f"cast(null as varchar[]) as {name}" for name in TABLES[table].names
+    )
 
 
 def _quoted(value: str) -> str:

@@ -9,6 +9,7 @@ from ..graphs import InputError, did_you_mean
 
 VIEWS = (
     "edge_means",
+    "run_pairs",
     "curves",
     "resampled_curves",
     "crossings",
@@ -20,9 +21,15 @@ VIEWS = (
 QUESTIONS = (
     "run_list",
     "run_prompts",
+    "run_prompt",
     "run_scores",
     "run_chosen_scores",
     "run_curve",
+    "run_prompt_texts",
+    "run_prompt_curve",
+    "run_multiplier",
+    "run_curve_prompts",
+    "run_attributed",
     "measured_prompts",
     "top_edges",
     "top_heads",

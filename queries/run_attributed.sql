@@ -1,0 +1,71 @@
+-- What share of the total |score| do the top k units hold, at the sizes at which a curve was measured?
+-- chosen holds the prompts that count. Ranked by task, the units' mean scores over these; ranked by prompt, the mean
+-- over prompts of each one's share.
+with
+scored as (
+    select
+        edge_scores.prompt_id,
+        cast(edge_scores.edge_id as bigint) as unit,
+        edge_scores.score
+    from edge_scores
+    join chosen on chosen.prompt_id = edge_scores.prompt_id
+    where edge_scores.run = $run and $level = 'edge'
+    union all
+    select
+        head_scores.prompt_id,
+        cast(head_scores.node_id as bigint) as unit,
+        head_scores.score
+    from head_scores
+    join chosen on chosen.prompt_id = head_scores.prompt_id
+    where head_scores.run = $run and $level = 'head'
+    union all
+    select
+        attention_scores.prompt_id,
+        cast(null as bigint) as unit, -- each is of one prompt
+        attention_scores.score
+    from attention_scores
+    join chosen on chosen.prompt_id = attention_scores.prompt_id
+    where attention_scores.run = $run and $level = 'attention'
+),
+
+strengths as (
+    select
+        prompt_id,
+        cast(abs(score) as double) as strength
+    from scored
+    where $ranking <> 'task'
+    union all
+    select
+        -1 as prompt_id,
+        cast(abs(cast(avg(score) as real)) as double) as strength
+    from scored
+    where $ranking = 'task'
+    group by unit
+),
+
+shares as (
+    select
+        prompt_id,
+        k,
+        sum(strength) over (partition by prompt_id order by k rows between unbounded preceding and current row)
+        / nullif(sum(strength) over (partition by prompt_id), 0) as share
+    from (
+        select
+            prompt_id,
+            strength,
+            row_number() over (partition by prompt_id order by strength desc) as k
+        from strengths
+    ) as ranked
+)
+
+select
+    shares.k as requested,
+    avg(shares.share) as share
+from shares
+join (
+    select distinct requested
+    from effects
+    where run = $run and level = $level and ranking = $ranking
+) as sizes on sizes.requested = shares.k
+group by shares.k
+order by shares.k

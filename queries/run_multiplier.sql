@@ -1,0 +1,31 @@
+-- How many times fewer units does one run need than another, and how sure is that?
+-- low and high are a 95 % interval over bootstrap draws of the prompts, of those draws in which both curves reach the
+-- threshold: defined is their share.
+select
+    max(case when draw = 0 then sparse_k end) as sparse_k,
+    max(case when draw = 0 then dense_k end) as dense_k,
+    max(case when draw = 0 then multiplier end) as multiplier,
+    percentile_cont(0.025) within group (order by case when draw > 0 then multiplier end) as low,
+    percentile_cont(0.975) within group (order by case when draw > 0 then multiplier end) as high,
+    count(case when draw > 0 then multiplier end) * 1.0 / count(case when draw > 0 then 1 end) as defined
+from (
+    select
+        sparse.draw,
+        sparse.k as sparse_k,
+        dense.k as dense_k,
+        dense.k / sparse.k as multiplier
+    from crossings as sparse
+    join crossings as dense
+        on
+            dense.level = sparse.level
+            and dense.ranking = sparse.ranking
+            and dense.ablation = sparse.ablation
+            and dense.draw = sparse.draw
+            and dense.threshold = sparse.threshold
+    where
+        sparse.run = $run
+        and dense.run = $other
+        and sparse.level = $level
+        and sparse.ranking = $ranking
+        and sparse.ablation = $ablation
+) as multipliers

@@ -1,0 +1,15 @@
+-- Which sparse runs have a dense twin to be compared with?
+-- A sparse run is paired with the runs of the model that it came from, where task, method, the ablation of the scores
+-- and the split of the prompts are the same.
+select
+    sparse.run as sparse_run,
+    dense.run as dense_run,
+    sparse.task
+from runs as sparse
+join runs as dense
+    on
+        dense.model = sparse.base_model
+        and dense.task = sparse.task
+        and coalesce(dense.method, '') = coalesce(sparse.method, '')
+        and coalesce(dense.ablation, '') = coalesce(sparse.ablation, '')
+        and coalesce(dense.split, 0) = coalesce(sparse.split, 0)
