@@ -1,0 +1,215 @@
+"""Curves: what is drawn is what the store says, and the caption says what it is."""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from wirescope.data import read_catalog
+from wirescope.graphs import InputError
+from wirescope.queries import Comparison, Multiplier, View, compare, open_store, pair_up
+from wirescope.viz import curves_caption, draw_curves, save_curves, style
+
+TASK = View(ranking="task")
+
+
+@pytest.fixture(scope="module")
+def toy_pair(toy) -> Comparison:
+    catalog = read_catalog(toy.path)
+    connection = open_store(catalog)
+    return compare(connection, catalog, pair_up(connection, catalog, [])[0], TASK)
+
+
+def by_id(axes) -> dict:
+    return {artist.get_gid(): artist for artist in axes.get_children() if artist.get_gid()}
+
+
+def of_task(one: Comparison, task: str, **labels: str) -> Comparison:
+    """The same curves as of another task and other models."""
+    curves = tuple(
+        replace(curve, run=replace(curve.run, task=task, model=model))
+        for curve, model in zip(one.curves, labels.values(), strict=True)
+    )
+    return replace(one, curves=curves)
+
+
+def test_the_lines_are_the_curves_of_the_store(toy_pair):
+    axes = draw_curves([toy_pair], TASK).axes[0]
+    drawn = by_id(axes)
+    for curve in toy_pair.curves:
+        line = drawn[f"curve:{curve.run.run}"]
+        assert line.get_xdata().tolist() == curve.points["requested"].to_pylist()
+        assert line.get_ydata().tolist() == curve.points["explained"].to_pylist()
+        band = drawn[f"band:{curve.run.run}"].get_paths()[0].vertices
+        explained, error = (np.array(curve.points[name]) for name in ("explained", "stderr"))
+        assert band[:, 1].max() == pytest.approx((explained + 1.96 * error).max())
+        assert band[:, 1].min() == pytest.approx((explained - 1.96 * error).min())
+    assert axes.get_xscale() == "log"
+    assert axes.get_title("left") == "IOI"
+
+
+def test_the_bar_joins_the_crossings_and_the_multiplier_stands_above(toy_pair):
+    axes = draw_curves([toy_pair], TASK).axes[0]
+    found, bar = toy_pair.multiplier, by_id(axes)["bar"]
+    assert bar.get_xdata() == pytest.approx([found.sparse_k, found.dense_k])
+    assert list(bar.get_ydata()) == [0.9, 0.9]
+    words = by_id(axes)["multiplier"]
+    assert words.get_text() == f"{found.multiplier:.1f}×"  # noqa: RUF001
+    assert found.sparse_k < words.get_position()[0] < found.dense_k
+    assert words.get_position()[1] > max(axes.lines[0].get_ydata())
+    assert words.get_position()[1] < axes.get_ylim()[1]
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "words", "ends"),
+    [
+        (Multiplier(20.0, 12.0, 0.6, 0.5, 0.7, 1.0), "0.6×", [12.0, 20.0]),  # noqa: RUF001
+        (Multiplier(8.0, None, None, None, None, 0.0), "not reached", [8.0, 46.0]),
+        (Multiplier(None, None, None, None, None, 0.0), "not reached", [46.0, 46.0]),
+    ],
+)
+def test_a_sparse_model_may_need_more_or_a_curve_not_get_there(toy_pair, multiplier, words, ends):
+    one = replace(toy_pair, multiplier=multiplier)
+    drawn = by_id(draw_curves([one], TASK).axes[0])
+    assert drawn["multiplier"].get_text() == words
+    assert list(drawn["bar"].get_xdata()) == ends
+    said = curves_caption([one], TASK)
+    assert ("not reached by both" in said) is (words == "not reached")
+
+
+def test_heads_have_a_linear_axis_that_begins_with_nothing_kept(toy):
+    catalog = read_catalog(toy.path)
+    connection = open_store(catalog)
+    view = View(level="head", ranking="task")
+    found = compare(connection, catalog, pair_up(connection, catalog, [])[0], view)
+    axes = draw_curves([found], view).axes[0]
+    assert axes.get_xscale() == "linear"
+    assert axes.get_xlabel() == "Number of heads kept"
+    line = by_id(axes)["curve:dense-ioi"]
+    assert (line.get_xdata()[0], line.get_ydata()[0]) == (0, 0)
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_random_ranking_is_grey_and_can_be_left_out(toy_pair):
+    table = pa.table({"requested": [1, 46], "kept": [1, 46], "explained": [0.0, 1.0], "stderr": [0.0, 0.0]})
+    one = replace(toy_pair, curves=tuple(replace(curve, random=table) for curve in toy_pair.curves))
+    figure = draw_curves([one], TASK)
+    line = by_id(figure.axes[0])["random:dense-ioi"]
+    assert to_hex(line.get_color()) == style.RANDOM.lower()
+    assert line.get_ydata().tolist() == [0.0, 1.0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "toy-sparse",
+        "toy",
+        "Random ranking",
+    ]
+    assert "Grey: units in random order." in curves_caption([one], TASK)
+    without = draw_curves([one], TASK, random=False)
+    assert "random:dense-ioi" not in by_id(without.axes[0])
+    assert "Grey" not in curves_caption([one], TASK, random=False)
+
+
+def test_the_attributed_curve_is_dotted_beside_the_measured_one(toy):
+    catalog = read_catalog(toy.path)
+    connection = open_store(catalog)
+    one = compare(connection, catalog, pair_up(connection, catalog, [])[0], TASK, attributed=True)
+    figure = draw_curves([one], TASK)
+    drawn = by_id(figure.axes[0])
+    assert drawn["attributed:dense-ioi"].get_ydata().tolist() == one.curves[1].attributed["share"].to_pylist()
+    assert drawn["attributed:dense-ioi"].get_color() == drawn["curve:dense-ioi"].get_color()
+    assert "Attributed share" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "attributed, not measured" in curves_caption([one], TASK)
+
+
+def test_two_pairs_of_models_share_a_figure_with_four_colours_and_one_legend(toy_pair):
+    gpt2 = {"sparse": "Sparse GPT-2", "dense": "GPT-2"}
+    olmo = {"sparse": "Sparse OLMo-7B", "dense": "OLMo-7B"}
+    panels = [
+        *(of_task(toy_pair, task, **gpt2) for task in ("greater-than", "ioi")),
+        *(of_task(toy_pair, task, **olmo) for task in ("docstring", "ioi-long")),
+    ]
+    figure = draw_curves(panels, TASK)
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["Greater Than", "IOI", "Docstring", "IOI Long"]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["Sparse GPT-2", "GPT-2", "Sparse OLMo-7B", "OLMo-7B"]
+    colours = [to_hex(by_id(axes)["curve:dense-ioi"].get_color()).upper() for axes in figure.axes]
+    assert colours == [style.PAIRS[0][0]] * 2 + [style.PAIRS[1][0]] * 2
+    assert len({handle.get_color() for handle in figure.legends[0].legend_handles}) == 4
+    assert figure.get_size_inches()[0] == 6.75
+    # in grey, sparse and dense are told apart by their markers
+    for axes in figure.axes:
+        markers = {by_id(axes)[f"curve:{run}"].get_marker() for run in ("sparse-ioi", "dense-ioi")}
+        assert len(markers) == 2
+    # one y axis for all
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+def test_many_panels_go_on_below(toy_pair):
+    figure = draw_curves([toy_pair] * 5, TASK)
+    assert len(figure.axes) == 8
+    assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False] * 3
+    assert figure.get_size_inches()[1] > 2.5
+
+
+def test_nothing_is_written_over_a_neighbour(toy_pair):
+    """Titles, labels and ticks of a four-panel figure stay within their own column."""
+    figure = draw_curves([toy_pair] * 4, TASK)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [axes.xaxis.label.get_window_extent(canvas.get_renderer()) for axes in figure.axes]
+    for left, right in pairwise(boxes):
+        assert left.x1 <= right.x0
+    assert boxes[-1].x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("ending", ["pdf", "svg", "png"])
+def test_it_is_written_by_its_ending_and_the_same_twice(toy_pair, tmp_path, ending):
+    for name in "ab":
+        save_curves(draw_curves([toy_pair], TASK), tmp_path / f"{name}.{ending}")
+    first = (tmp_path / f"a.{ending}").read_bytes()
+    assert first.startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[ending])
+    assert first == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_the_svg_has_its_lines_by_name_and_its_text_as_text(toy_pair, tmp_path):
+    save_curves(draw_curves([toy_pair], TASK), tmp_path / "x.svg")
+    tree = ET.parse(tmp_path / "x.svg")
+    groups = {group.get("id"): group for group in tree.iter("{http://www.w3.org/2000/svg}g")}
+    path = groups["curve:dense-ioi"].find("{*}path").get("d")
+    assert len(re.findall(r"[ML] ", path)) == toy_pair.curves[1].points.num_rows
+    texts = " ".join("".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text"))
+    for expected in ("IOI", "Explained effect", "Number of edges requested", "toy-sparse"):
+        assert expected in texts
+
+
+def test_an_unknown_ending_is_refused(toy_pair, tmp_path):
+    with pytest.raises(
+        InputError, match="'jpg' is not a file ending of this figure: choose from pdf, svg, png"
+    ):
+        save_curves(draw_curves([toy_pair], TASK), tmp_path / "x.jpg")
+
+
+def test_without_matplotlib_it_says_what_to_install(toy_pair, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'wirescope\[draw\]'"):
+        draw_curves([toy_pair], TASK)
+
+
+def test_the_caption_has_the_facts(toy_pair):
+    said = curves_caption([toy_pair], TASK, labels={"toy": "Toy"})
+    found = toy_pair.multiplier
+    for fact in (
+        "the k strongest edges",
+        "first reach 0.9",
+        f"IOI: {found.dense_k:.3g} / {found.sparse_k:.3g} = {found.multiplier:.2f}, 95 % interval over prompts",
+        "take the rankings as given",
+        "Scores by eap of the metric logit_diff; 46 residual edges, q, k and v of each head apart.",
+        "Ranked by the mean over the task; ablation corrupt; threshold 0.9.",
+        "Toy: run dense-ioi, 4 prompts.",
+    ):
+        assert fact in said
