@@ -1,142 +1,314 @@
-"""A circuit as a wiring diagram: layers as rows from top to bottom, heads as columns, the MLP at the end.
+"""Circuits as wiring diagrams: layers as rows, heads as columns, the MLP at the end, any number of models side by side.
 
-Positions and curves are computed here, in points, and written into the DOT: Graphviz only renders
-(engine ``nop2``), so ten thousand edges take a second. Edges lie below the nodes, the weakest lowest; opacity
-and width follow the square root of the strength.
+Positions and curves are computed here, in points; Graphviz or TikZ only render them, so ten thousand edges take a
+second. Edges lie below the nodes, the weakest first; opacity and width follow the square root of the strength, as a
+share of the panel's strongest.
 """
 
-import shutil
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-import graphviz
 import numpy as np
-import pyarrow as pa
 
-from ..data import replacing
-from ..graphs import KINDS, Circuit, InputError, Wiring
+from ..graphs import KINDS, SLOTS, Circuit, InputError, Wiring
+from ..graphs.wiring import Ids
+from . import style
+from .scene import Line, Mark, Point, Rule, Scene, Words
 
-_COLUMN, _ROW, _RADIUS = 27.0, 34.0, 6.0
-_EDGE, _INK, _IDLE, _IDLE_INK = "#0072B2", "#222222", "#EDEDED", "#C8C8C8"
-_FONT = "Helvetica,Arial,sans-serif"
-
-
-@dataclass(frozen=True)
-class _Point:
-    x: float
-    y: float
-
-    def __str__(self) -> str:
-        return f"{self.x:.2f},{self.y:.2f}"
-
-
-def wiring_dot(circuit: Circuit, *, title: str = "") -> str:
-    """The DOT source of the diagram, with all positions in it."""
-    wiring = circuit.wiring
-    places = _places(wiring)
-    active = set(circuit.nodes.tolist())
-    dot = graphviz.Digraph(
-        "circuit",
-        graph_attr={"bgcolor": "white", "outputorder": "edgesfirst", "splines": "true", "pad": "0.1"},
-        node_attr={
-            "fixedsize": "true",
-            "label": "",
-            "style": "filled",
-            "fontname": _FONT,
-            "fontsize": "7",
-        },
-        edge_attr={"dir": "none"},
-    )
-    for node, place in enumerate(places):
-        dot.node(wiring.node_names[node], pos=str(place), **_node_style(wiring, node, node in active))
-    for layer in range(wiring.shape.layers):
-        beside = str(_Point(-_COLUMN, -layer * _ROW))
-        dot.node(
-            f"layer {layer}", label=str(layer), pos=beside, shape="plaintext", style="", fontcolor="#777777"
-        )
-    if title:
-        above = str(_Point(_middle(wiring), 1.7 * _ROW))
-        dot.node(
-            "title", label=title, pos=above, shape="plaintext", style="", fontsize="10", fixedsize="false"
-        )
-    weakest_first = circuit.table().take(pa.array(np.arange(circuit.kept)[::-1])).to_pylist()
-    at = dict(zip(wiring.node_names, places, strict=True))
-    strongest = float(np.abs(circuit.scores).max(initial=0.0)) or 1.0
-    crowding = min(1.0, (250 / max(circuit.kept, 1)) ** 0.45)
-    for edge in weakest_first:
-        visible = float(np.sqrt(abs(edge["score"]) / strongest)) * crowding
-        dot.edge(
-            edge["src"],
-            edge["dst"],
-            pos=_curve(at[edge["src"]], at[edge["dst"]]),
-            color=f"{_EDGE}{round(255 * (0.12 + 0.8 * visible)):02X}",
-            penwidth=f"{0.25 + 2.2 * visible:.2f}",
-            tooltip=f"{edge['name']} {edge['score']:.4g}",
-        )
-    return str(dot.source)
+_AXIS, _GAP = 40.0, 1.8
+"""Of the Layers axis, in points, and between two panels, in columns."""
+_WIDEST, _NARROWEST, _LOWEST = 20.0, 8.5, 14.0
+"""Of a column, in points: at most, at least before a page's width is used; of a row, at least."""
+_SMALLEST = 72.0
+"""Of a picture's width, in points."""
+_ROUND = 0.57
+"""The diameter of a node, in columns."""
+_DASHES = {"": "solid", "q": "solid", "k": "dashed", "v": "dotted"}
+_FADED = 0.22
 
 
-def render(dot: str, file: Path) -> None:
-    """Render a diagram with the bundled Graphviz or an installed one, by the file's ending: svg, pdf, png."""
-    kind = file.suffix.removeprefix(".")
-    if kind not in ("svg", "pdf", "png"):
-        raise InputError(f"A diagram can be rendered as svg, pdf or png, not as '{file.suffix}'.")
-    try:
-        import pygraphviz
-    except ImportError:
-        program = shutil.which("dot")
-        if program is None:
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A model in a diagram: its circuit of edges, or its heads with their strengths, from 0 to 1."""
+
+    circuit: Circuit
+    title: str = ""
+    colour: str = style.PAIRS[0][0]
+    heads: Mapping[int, float] = field(default_factory=dict)
+    """By node id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What is drawn of circuits, and how."""
+
+    highlight: tuple[str, ...] = ()
+    """Nodes (``a9.h9``), edges (``a9.h9->a11.h10<q>``) and paths (``input->m0->logits``) that stand out."""
+    mlps: bool = True
+    numbers: bool = False
+    """The number of each active head in its circle."""
+    slots: bool = False
+    """Edges into q, k and v by the style of their lines."""
+    upwards: bool = False
+    """The first layer at the bottom."""
+    limit: int = 10_000
+    """Of edges a panel: beyond it, the strongest are drawn."""
+    width: float | None = None
+    """Of the picture, in points; None: of an article's text, or of a page where nodes would be too small."""
+
+    def __post_init__(self) -> None:
+        if self.width is not None and not self.width >= _SMALLEST:
             raise InputError(
-                "Rendering needs Graphviz: pip install 'wirescope[draw]', or install it so that 'dot' is found."
-            ) from None
-        picture = subprocess.run(  # noqa: S603
-            [program, "-Knop2", f"-T{kind}"], input=dot.encode(), capture_output=True, check=True
-        ).stdout
-    else:
-        picture = pygraphviz.AGraph(string=dot).draw(format=kind, prog="nop2")
-    with replacing(file) as target:
-        target.write(picture)
+                f"A diagram is at least {_SMALLEST:g} points wide, not {self.width:g} (--width)."
+            )
+        if self.limit < 1:
+            raise InputError(f"A diagram draws at least one edge, not {self.limit} (--limit).")
 
 
-def _places(wiring: Wiring) -> list[_Point]:
-    """Where each node stands; y falls from one layer to the next."""
-    column = np.where(wiring.node_head >= 0, wiring.node_head, wiring.shape.heads).astype(float) * _COLUMN
-    ends = wiring.is_kind("input") | wiring.is_kind("logits")
-    column[ends] = _middle(wiring)
-    row = -wiring.node_layer.astype(float) * _ROW
-    shared = wiring.is_kind("kv")  # half a row above the heads, over the middle of those that they feed
-    row[shared] += _ROW / 2
-    group = wiring.shape.heads // wiring.shape.kv_heads
-    column[shared] = (wiring.node_head[shared] * group + (group - 1) / 2) * _COLUMN
-    return [_Point(float(x), float(y)) for x, y in zip(column, row, strict=True)]
+def draw_wiring(panels: Sequence[Panel], look: Look | None = None) -> Scene:
+    """The diagram of circuits side by side, with one Layers axis; its caption says what is not drawn."""
+    look = look or Look()
+    grid = _Grid(panels, look)
+    drawn = [_Drawn(panel, look, grid, i) for i, panel in enumerate(panels)]
+    if look.highlight and not any(one.highlighted.any() for one in drawn):
+        raise InputError(
+            f"No edge of the circuit is highlighted by {', '.join(look.highlight)}: choose edges, nodes or paths in it."
+        )
+    rules, words = _axis(grid)
+    if look.slots:
+        more, names = _slot_key(grid)
+        rules, words = rules + more, words + names
+    return Scene(
+        lines=tuple(line for one in drawn for line in one.lines()),
+        marks=tuple(mark for one in drawn for mark in one.marks()),
+        words=(*words, *(word for one in drawn for word in one.words())),
+        rules=tuple(rules),
+        caption="\n".join(sentence for one in drawn for sentence in one.left_out()),
+    )
 
 
-def _middle(wiring: Wiring) -> float:
-    return wiring.shape.heads * _COLUMN / 2
+class _Grid:
+    """Where columns and rows are."""
+
+    def __init__(self, panels: Sequence[Panel], look: Look) -> None:
+        shapes = [panel.circuit.wiring.shape for panel in panels]
+        columns = [shape.heads + look.mlps for shape in shapes]
+        total = sum(columns) + _GAP * (len(panels) - 1)
+        self.layers = max(shape.layers for shape in shapes)
+        pitch = ((look.width or style.COLUMN_WIDTH) - _AXIS) / total
+        if look.width is None and pitch < _NARROWEST:
+            pitch = (style.PAGE_WIDTH - _AXIS) / total
+        self.column = min(_WIDEST, pitch)
+        self.row = max(1.5 * self.column, _LOWEST)
+        self.size = _ROUND * self.column
+        self._sign = 1.0 if look.upwards else -1.0
+        starts = np.cumsum([0, *[count + _GAP for count in columns[:-1]]])
+        self.left = [_AXIS + (float(start) + 0.5) * self.column for start in starts]
+        self.middle = [
+            left + (count - 1) * self.column / 2 for left, count in zip(self.left, columns, strict=True)
+        ]
+        self.right = self.left[-1] + (columns[-1] - 0.5) * self.column
+
+    def y(self, row: float) -> float:
+        """Of a row: -1 is the input, the number of layers the logits."""
+        return self._sign * row * self.row
+
+    @property
+    def onwards(self) -> float:
+        """-1 where later layers are lower."""
+        return self._sign
+
+    @property
+    def top(self) -> float:
+        """Of the highest row."""
+        return max(self.y(-1), self.y(self.layers))
 
 
-def _node_style(wiring: Wiring, node: int, active: bool) -> dict[str, str]:
-    kind = KINDS[wiring.node_kind[node]]
-    style = {
-        "fillcolor": "white" if active else _IDLE,
-        "color": _INK if active else _IDLE_INK,
-        "penwidth": "0.7" if active else "0.4",
-        "tooltip": wiring.node_names[node],
-    }
-    if kind in ("input", "logits"):
-        return style | {"shape": "box", "label": kind, "width": "0.6", "height": "0.19"}
-    size = f"{2 * _RADIUS / 72 * (0.6 if kind == 'kv' else 1):.3f}"
-    return style | {"shape": "circle" if kind == "head" else "square", "width": size, "height": size}
+class _Drawn:
+    """One panel as it is drawn."""
+
+    def __init__(self, panel: Panel, look: Look, grid: _Grid, number: int) -> None:
+        self._panel, self._look, self._grid, self._number = panel, look, grid, number
+        self._wiring: Wiring = panel.circuit.wiring
+        self._places = self._lay_out()
+        order = panel.circuit.ranked()
+        if not look.mlps:
+            mlp = self._wiring.is_kind("mlp")
+            order = order[~(mlp[panel.circuit.src[order]] | mlp[panel.circuit.dst[order]])]
+        self._at_mlps = panel.circuit.kept - len(order)
+        self._cut = max(len(order) - look.limit, 0)
+        self._order: Ids = order[: look.limit][::-1]  # positions in the circuit, the weakest first
+
+    @cached_property
+    def highlighted(self) -> np.ndarray:
+        """Which edges of the circuit stand out, by position."""
+        circuit = self._panel.circuit
+        found = np.zeros(circuit.kept, dtype=bool)
+        for item in self._look.highlight:
+            names = item.split("->")
+            ends = self._wiring.node_ids(name.partition("<")[0] for name in names)
+            if len(names) == 1:
+                found |= (circuit.src == ends[0]) | (circuit.dst == ends[0])
+            for src, dst, name in zip(ends[:-1], ends[1:], names[1:], strict=True):
+                slot = name.partition("<")[2].rstrip(">")
+                same = (circuit.src == src) & (circuit.dst == dst)
+                if slot:
+                    same &= self._wiring.edge_letter[circuit.edges] == SLOTS.index(_slot(slot, item))
+                found |= same
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """Its edges, the weakest first, those that stand out last."""
+        circuit, wiring = self._panel.circuit, self._wiring
+        strongest = float(np.abs(circuit.scores).max(initial=0.0)) or 1.0
+        names = wiring.edge_names(circuit.edges).to_pylist()
+        faded = bool(self._look.highlight)
+        order = (
+            sorted(self._order.tolist(), key=lambda at: bool(self.highlighted[at])) if faded else self._order
+        )
+        for at in order:
+            src, dst = int(circuit.src[at]), int(circuit.dst[at])
+            score = float(circuit.scores[at])
+            visible = style.weight(abs(score) / strongest, len(self._order))
+            stands_out = faded and bool(self.highlighted[at])
+            slot = SLOTS[wiring.edge_letter[circuit.edges[at]]]
+            opacity = style.between(style.OPACITY, visible)
+            yield Line(
+                src=self._name(src),
+                dst=self._name(dst),
+                points=self._curve(src, dst),
+                colour=self._panel.colour,
+                opacity=(max(opacity, 0.85) if stands_out else opacity * _FADED) if faded else opacity,
+                pen=max(style.between(style.PEN, visible), 1.0 if stands_out else 0.0),
+                dash=_DASHES[slot] if self._look.slots else "solid",
+                about=f"{names[at]} {score:.4g}",
+            )
+
+    def marks(self) -> Iterator[Mark]:
+        """Its nodes."""
+        wiring, heads = self._wiring, self._panel.heads
+        active = {*self._panel.circuit.nodes.tolist(), *heads}
+        named = [item for item in self._look.highlight if "->" not in item]
+        for node, place in enumerate(self._places):
+            if place is None:
+                continue
+            kind = KINDS[wiring.node_kind[node]]
+            name, used = wiring.node_names[node], node in active
+            small = 0.6 if kind == "kv" else 1.0
+            look = Mark(
+                name=self._name(node),
+                at=place,
+                shape={"head": "circle", "mlp": "square", "kv": "square"}.get(kind, "box"),
+                width=self._grid.size * small,
+                height=self._grid.size * small,
+                fill=self._panel.colour if node in heads else "white" if used else style.IDLE,
+                fill_opacity=style.between((0.25, 1.0), heads[node]) if node in heads else 1.0,
+                ink=style.INK if used else style.IDLE_INK,
+                pen=(1.6 if name in named else 0.7 if used else 0.4) * min(1.0, self._grid.column / 13),
+                text=str(wiring.node_head[node]) if self._look.numbers and used and kind == "head" else "",
+                text_size=0.62 * self._grid.size,
+                about=name,
+            )
+            if kind in ("input", "logits"):
+                size = min(style.SMALL, 0.5 * self._grid.row)
+                look = replace(look, width=5.2 * size, height=1.7 * size, text=kind, text_size=size)
+            yield look
+
+    def words(self) -> Iterator[Words]:
+        """Its title, and what is in it."""
+        grid, circuit = self._grid, self._panel.circuit
+        top = Point(grid.middle[self._number], grid.top + 1.1 * style.TITLE + 0.5 * grid.size + 10)
+        if self._panel.title:
+            yield Words(name=self._name("title"), at=top, text=self._panel.title, size=style.TITLE)
+        counted = (
+            f"{len(self._panel.heads):,} heads"
+            if self._panel.heads
+            else f"{circuit.kept:,} edges, {len(circuit.heads):,} heads"
+        )
+        yield Words(
+            name=self._name("size"),
+            at=Point(top.x, top.y - 1.1 * style.TITLE),
+            text=counted,
+            colour=style.SOFT_INK,
+        )
+
+    def left_out(self) -> Iterator[str]:
+        """Sentences about what is in the circuit and not in the picture."""
+        title = f"{self._panel.title}: " if self._panel.title else ""
+        if self._at_mlps:
+            yield f"{title}the {self._at_mlps:,} edges from and to MLPs are not drawn."
+        if self._cut:
+            yield f"{title}the {self._look.limit:,} strongest edges are drawn, {self._cut:,} are not."
+
+    def _name(self, node: int | str) -> str:
+        name = node if isinstance(node, str) else self._wiring.node_names[node]
+        return name if not self._number else f"{self._number + 1}/{name}"
+
+    def _lay_out(self) -> list[Point | None]:
+        """Where each node stands; None for one that is not drawn."""
+        wiring, grid = self._wiring, self._grid
+        shape = wiring.shape
+        column = np.where(wiring.node_head >= 0, wiring.node_head, shape.heads).astype(float)
+        row = wiring.node_layer.astype(float)
+        shared = wiring.is_kind("kv")  # half a row before the heads, over the middle of those that they feed
+        row[shared] -= 0.5
+        group = shape.heads // shape.kv_heads
+        column[shared] = wiring.node_head[shared] * group + (group - 1) / 2
+        x = grid.left[self._number] + column * grid.column
+        x[wiring.is_kind("input") | wiring.is_kind("logits")] = grid.middle[self._number]
+        gone = wiring.is_kind("mlp") & (not self._look.mlps)
+        return [
+            None if absent else Point(float(at), grid.y(float(r)))
+            for at, r, absent in zip(x, row, gone, strict=True)
+        ]
+
+    def _curve(self, src: int, dst: int) -> tuple[Point, Point, Point, Point]:
+        """Leave in the direction of the layers, and arrive from where they come."""
+        grid = self._grid
+        start, end = self._places[src], self._places[dst]
+        assert start is not None and end is not None  # noqa: S101
+        on = grid.onwards
+        leave, arrive = start.y + on * grid.size / 2, end.y - on * grid.size / 2
+        reach = max(0.45 * abs(end.y - start.y), 0.45 * grid.row)
+        if start.y == end.y:  # from a head to its own layer's MLP: a bow below the row
+            arrive = end.y + on * grid.size / 2
+            beyond = leave + on * reach
+            return Point(start.x, leave), Point(start.x, beyond), Point(end.x, beyond), Point(end.x, arrive)
+        # the nodes of a column lie on one line: pass those in between on the left
+        bow = -0.5 * grid.column if start.x == end.x and abs(end.y - start.y) > 1.01 * grid.row else 0.0
+        return (
+            Point(start.x, leave),
+            Point(start.x + bow, leave + on * reach),
+            Point(end.x + bow, arrive - on * reach),
+            Point(end.x, arrive),
+        )
 
 
-def _curve(start: _Point, end: _Point) -> str:
-    """A cubic Bezier that leaves downwards and arrives from above, as a DOT spline."""
-    reach = max(0.45 * (start.y - end.y), 0.45 * _ROW)
-    below, above = _Point(start.x, start.y - _RADIUS), _Point(end.x, end.y + _RADIUS)
-    if start.y == end.y:  # from a head to its own layer's MLP: a bow below the row
-        above = _Point(end.x, end.y - _RADIUS)
-        return f"{below} {_Point(start.x, below.y - reach)} {_Point(end.x, above.y - reach)} {above}"
-    # the nodes of a column lie on one line: pass those in between on the left
-    bow = -0.5 * _COLUMN if start.x == end.x and start.y - end.y > _ROW else 0.0
-    return f"{below} {_Point(start.x + bow, below.y - reach)} {_Point(end.x + bow, above.y + reach)} {above}"
+def _axis(grid: _Grid) -> tuple[list[Rule], list[Words]]:
+    """The Layers axis: an arrow from the first layer to the last, and their numbers."""
+    x, beside = 9.0, 28.0
+    start, end = Point(x, grid.y(-0.4)), Point(x, grid.y(grid.layers - 0.4))
+    numbers = [
+        Words(name=f"layer {layer}", at=Point(beside, grid.y(layer)), text=str(layer), colour=style.SOFT_INK)
+        for layer in range(grid.layers)
+    ]
+    above = Point(x + 8, start.y - grid.onwards * style.LABEL)
+    title = Words(name="layers", at=above, text="Layers", size=style.LABEL)
+    return [Rule(start=start, end=end, arrow=True)], [title, *numbers]
+
+
+def _slot_key(grid: _Grid) -> tuple[list[Rule], list[Words]]:
+    """Which style of line is which input, below everything."""
+    y = min(grid.y(-1), grid.y(grid.layers)) - 16
+    left = [(slot, grid.middle[0] - 60 + 48 * i) for i, slot in enumerate("qkv")]
+    rules = [Rule(start=Point(x, y), end=Point(x + 22, y), pen=1.0, dash=_DASHES[slot]) for slot, x in left]
+    return rules, [
+        Words(name=f"key {slot}", at=Point(x + 30, y), text=slot, size=style.LABEL) for slot, x in left
+    ]
+
+
+def _slot(letter: str, item: str) -> str:
+    if letter not in SLOTS:
+        raise InputError(f"'{item}' ends in an input '{letter}' that there is not: it is q, k or v.")
+    return letter

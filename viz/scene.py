@@ -1,0 +1,84 @@
+"""A drawing as plain data: marks, lines between them, and what explains them: words and rules. In points, y upwards.
+
+Diagrams are laid out as scenes; `dot` and `tikz` write them down. So what is drawn where is decided once.
+"""
+
+from dataclasses import dataclass
+
+from . import style
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place."""
+
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A node: a `circle`, a `square`, or a `box` with words in it."""
+
+    name: str
+    at: Point
+    shape: str
+    width: float = 0.0
+    height: float = 0.0
+    fill: str = "white"
+    fill_opacity: float = 1.0
+    ink: str = style.INK
+    pen: float = 0.7
+    text: str = ""
+    text_size: float = style.SMALL
+    about: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A cubic Bezier curve from one mark to another: its two ends with the two control points between."""
+
+    src: str
+    dst: str
+    points: tuple[Point, Point, Point, Point]
+    colour: str
+    opacity: float = 1.0
+    pen: float = 0.7
+    dash: str = "solid"
+    """`solid`, `dashed` or `dotted`."""
+    about: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """A line of text, its middle at a place."""
+
+    name: str
+    at: Point
+    text: str
+    size: float = style.SMALL
+    colour: str = style.INK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A straight line that is no part of a circuit, such as an axis."""
+
+    start: Point
+    end: Point
+    pen: float = 0.9
+    dash: str = "solid"
+    arrow: bool = False
+    """At its end."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A drawing: rules, lines above them in their order, marks above these, and words."""
+
+    lines: tuple[Line, ...]
+    marks: tuple[Mark, ...]
+    words: tuple[Words, ...]
+    rules: tuple[Rule, ...] = ()
+    caption: str = ""
+    """What a reader has to know."""
