@@ -1,0 +1,191 @@
+"""The explorer: an exploration as one HTML file that works from a mail attachment.
+
+The page has its style, its script and its data in it and asks for nothing else: a content security policy admits this
+one style and this one script by their hashes, and no network. Data is JSON that cannot end its element; edges are typed
+arrays in base64, the strongest first, so that the circuit of size k begins at the first edge. What is drawn of them is
+computed in the page: `explorer_circuit.js` prunes, `explorer_drawing.js` draws, `explorer_view.js` is one side of it,
+`explorer.js` the whole.
+"""
+
+import hashlib
+import json
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..graphs import KINDS, SLOTS
+from . import style
+
+if TYPE_CHECKING:
+    from ..queries.exploring import Exploration, Panel, Prompt, RankedEdges, Side
+
+_SCRIPTS = ("explorer_circuit.js", "explorer_drawing.js", "explorer_view.js", "explorer.js")
+_THEMES = {"light": style.LIGHT, "dark": style.DARK}
+_START_EFFECT, _START = 0.9, 200
+"""The page begins where every side explains this much, or with so many edges."""
+
+
+def explorer_page(exploration: "Exploration") -> str:
+    """The HTML of the page."""
+    look = _variables() + _file("explorer.css")
+    script = "".join(map(_file, _SCRIPTS))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(look)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = {
+        "themes": {name: asdict(theme) for name, theme in _THEMES.items()},
+        "fonts": _font_family(),
+        "opacity": style.OPACITY,
+        "pen": style.PEN,
+        "crowd": style.CROWD,
+        "crowding": style.CROWDING,
+        "faded": style.FADED,
+        "kinds": KINDS,
+        "slots": SLOTS,
+        "panels": [_panel(panel) for panel in exploration.panels],
+    }
+    return Template(_file("explorer.html")).substitute(
+        policy=policy, style=look, script=script, data=_embedded(data)
+    )
+
+
+def _panel(panel: "Panel") -> dict[str, Any]:
+    roles = [
+        style.Role(side.label, side.run.base_model or side.run.model, side.run.base_model is not None)
+        for side in panel.sides
+    ]
+    colours = style.colours(roles)
+    return {
+        "name": panel.name,
+        "prompts": [prompt.text for prompt in panel.prompts],
+        "start": _start(panel),
+        "sides": [_side(side, colours[side.label], panel.prompts) for side in panel.sides],
+    }
+
+
+def _side(side: "Side", colour: str, prompts: Sequence["Prompt"]) -> dict[str, Any]:
+    wiring = side.run.wiring
+    return {
+        "label": side.label,
+        "run": side.run.run,
+        "colours": {name: style.lifted(colour, theme.lift) for name, theme in _THEMES.items()},
+        "total": wiring.n_edges,
+        "layers": wiring.shape.layers,
+        "heads": wiring.shape.heads,
+        "kvHeads": wiring.shape.kv_heads,
+        "names": wiring.node_names,
+        "kind": wiring.node_kind.tolist(),
+        "layer": wiring.node_layer.tolist(),
+        "head": wiring.node_head.tolist(),
+        "feeds": wiring.feeds.tolist(),
+        "rankings": [
+            _ranking(side, side.task, _about_task(side), None),
+            *(
+                _ranking(side, own, "Edges are ranked by their scores for this prompt.", prompt)
+                for own, prompt in zip(side.prompts, prompts, strict=True)
+            ),
+        ],
+    }
+
+
+def _ranking(side: "Side", ranked: "RankedEdges", about: str, prompt: "Prompt | None") -> dict[str, Any]:
+    wiring, edges = side.run.wiring, ranked.edges
+    points = [
+        (row["requested"], row["explained"])
+        for row in ranked.curve.to_pylist()
+        if row["requested"] > 0 and row["explained"] is not None and math.isfinite(row["explained"])
+    ]
+    return {
+        "about": about,
+        "curve": points,
+        "unmeasured": None if points else _why_not_measured(side, ranked, prompt),
+        "count": len(edges),
+        "src": _packed(wiring.edge_src[edges], "<u2"),
+        "dst": _packed(wiring.edge_dst[edges], "<u2"),
+        "slot": _packed(wiring.edge_letter[edges], "<u1"),
+        "score": _packed(ranked.scores, "<f4"),
+    }
+
+
+def _about_task(side: "Side") -> str:
+    run, many = side.run, side.ranking_prompts
+    if run.source is not None:
+        return "Edges are ranked by their published scores."
+    others = run.prompts - many
+    return f"Edges are ranked by their mean score over {many:,} prompt{'s' * (many != 1)}" + (
+        f", circuits measured on {others:,} others." if others else "."
+    )
+
+
+def _why_not_measured(side: "Side", ranked: "RankedEdges", prompt: "Prompt | None") -> str:
+    if ranked.curve.num_rows:
+        what = "the task" if prompt is None else "this prompt"
+        return f"No effect to explain, on {what} the model does as well with every edge ablated."
+    if side.run.source is not None:
+        return "What circuits explain is not measured: an imported circuit comes without its model."
+    if prompt is not None and side.task.curve.num_rows:
+        return "What circuits explain is measured only for prompts that the task is not ranked by, and this is another."
+    return "What circuits explain is not measured; 'wirescope extract' with --curves adds it."
+
+
+def _start(panel: "Panel") -> int:
+    """The size to begin with: the smallest measured one from which all sides explain enough."""
+    sizes = []
+    for side in panel.sides:
+        rows = side.task.curve.to_pylist()
+        enough = [
+            row["requested"]
+            for row in rows
+            if row["explained"] is not None and row["explained"] >= _START_EFFECT
+        ]
+        if not enough:
+            return _START
+        sizes.append(int(enough[0]))
+    return max(sizes)
+
+
+def _packed(values: ArrayLike, form: str) -> str:
+    return b64encode(np.asarray(values).astype(form).tobytes()).decode()
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """JSON that is safe inside a script element: ASCII, and without the characters that HTML reads."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _variables() -> str:
+    """The theme as CSS variables: by what the reader's system prefers, unless the page says otherwise."""
+
+    def block(theme: style.Theme) -> str:
+        colours = {name: value for name, value in asdict(theme).items() if isinstance(value, str)}
+        return "".join(f"--{name.replace('_', '-')}: {value}; " for name, value in colours.items())
+
+    return (
+        f":root {{ --fonts: {_font_family()}; color-scheme: light; {block(style.LIGHT)}}}\n"
+        "@media (prefers-color-scheme: dark) { :root:not([data-theme=light]) "
+        f"{{ color-scheme: dark; {block(style.DARK)}}} }}\n"
+        f":root[data-theme=dark] {{ color-scheme: dark; {block(style.DARK)}}}\n"
+    )
+
+
+def _font_family() -> str:
+    return ", ".join(f"'{font}'" if " " in font else font for font in style.FONTS)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
