@@ -12,9 +12,8 @@ SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries vi
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/use.stamp  ## a small model and its sparse twin on four tasks: scored, measured, compared, drawn (in demo/)
+demo: $(VENV)/use.stamp  ## a small model and its sparse twin on four tasks: store, table, figures, explorer (in demo/)
 	$(BIN)/wirescope demo --out demo
-	@echo "  (after: source $(VENV)/bin/activate)"
 
 test: $(VENV)/dev.stamp lint  ## lint, type check, all tests
 	$(BIN)/pytest

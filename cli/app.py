@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import FORMATS, emit, encoded, needing_torch, put, say
+from . import drawing
+from .options import (
+    Effect,
+    Form,
+    Greedy,
+    K,
+    Level,
+    Mass,
+    Out,
+    Prompt,
+    RunName,
+    Signed,
+    Store,
+    Threshold,
+    named,
+    open_store,
+)
+from .output import emit, encoded, needing_torch, put, say
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
-    from ..data import Catalog, PublishedCircuit, Run
+    from ..data import PublishedCircuit, Run
     from ..queries import Chosen
 
 app = typer.Typer(
@@ -27,38 +42,6 @@ app = typer.Typer(
 )
 
 EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
-
-Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
-RunName = Annotated[str, typer.Option("--run", "-r", help="The run; 'wirescope runs' lists them.")]
-K = Annotated[int | None, typer.Option("--k", "-k", help="The K strongest units.")]
-Mass = Annotated[float | None, typer.Option(help="The fewest edges with this share of the total |score|.")]
-Threshold = Annotated[float | None, typer.Option(help="All edges whose |score| is at least this.")]
-Effect = Annotated[
-    float | None, typer.Option(help="The smallest measured circuit that explains this much of the effect.")
-]
-Greedy = Annotated[bool, typer.Option("--greedy", help="With --k: grow the circuit from the logits.")]
-Signed = Annotated[bool, typer.Option("--signed", help="Rank by how much a unit helps, not by |score|.")]
-Prompt = Annotated[int | None, typer.Option(help="By the scores of this prompt, not by their mean.")]
-
-
-def _known_format(form: str | None) -> str | None:
-    if form is None:
-        return None
-    from ..graphs import one_of
-
-    return one_of("format", form, FORMATS)
-
-
-Form = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        callback=_known_format,
-        help=f"{', '.join(FORMATS)}; by default the ending of --out, or table.",
-    ),
-]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to standard output.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -353,7 +336,7 @@ def sql(
     """
     from ..queries import answer
 
-    _, connection = _open(store)
+    _, connection = open_store(store)
     emit(answer(connection, query, **_values(given or [])), form, out)
 
 
@@ -367,7 +350,7 @@ def top(
     effect: Effect = None,
     greedy: Greedy = False,
     signed: Signed = False,
-    level: Annotated[str, typer.Option(help="edge, head or attention.")] = "edge",
+    level: Level = "edge",
     prompt: Prompt = None,
     form: Form = None,
     out: Out = None,
@@ -383,7 +366,7 @@ def top(
     from ..graphs import one_of
     from ..queries import Choice, units
 
-    catalog, connection = _open(store)
+    catalog, connection = open_store(store)
     choice = Choice(
         k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
     )
@@ -429,7 +412,7 @@ def stats(
     from ..graphs import InputError, side_by_side
     from ..queries import Choice, choose
 
-    catalog, connection = _open(store)
+    catalog, connection = open_store(store)
     choice = Choice(k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed)
     if len(set(runs)) < len(runs) or "measure" in runs:
         raise InputError(f"Runs to set side by side must have different names: {', '.join(runs)}.")
@@ -438,6 +421,11 @@ def stats(
         if circuits[name].wiring != circuits[runs[0]].wiring:
             say(f"'{name}' has another wiring than '{runs[0]}': measured, not compared.")
     emit(side_by_side(circuits, samples=null, seed=seed), form, out)
+
+
+app.command()(drawing.curve)
+app.command()(drawing.diagram)
+app.command()(drawing.explore)
 
 
 @app.command()
@@ -466,7 +454,7 @@ def export(
     from ..queries import Choice, choose
 
     one_of("format", to, EXPORTS)
-    catalog, connection = _open(store)
+    catalog, connection = open_store(store)
     record = catalog.run(run)
     choice = Choice(
         k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
@@ -484,7 +472,7 @@ def runs(store: Store, form: Form = None, out: Out = None) -> None:
     """
     from ..queries import ask
 
-    _, connection = _open(store)
+    _, connection = open_store(store)
     emit(ask(connection, "run_list"), form, out)
 
 
@@ -547,31 +535,16 @@ def models(form: Form = None, out: Out = None) -> None:
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
     from ..data import mib_json
     from ..graphs import gexf, graphml
-    from ..viz import wiring_dot
+    from ..viz import Panel, draw_wiring, to_dot
 
     if to == "mib":
         return mib_json(chosen.circuit, chosen.scores, run.config).encode()
     if to == "dot":
-        return wiring_dot(chosen.circuit).encode()
+        return to_dot(draw_wiring([Panel(circuit=chosen.circuit)])).encode()
     if to in ("graphml", "gexf"):
         return {"graphml": graphml, "gexf": gexf}[to](chosen.circuit)
     sizes = {"run": run.run, "requested": str(chosen.circuit.requested), "kept": str(chosen.circuit.kept)}
     return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
-
-
-def _open(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
-    from ..data import read_catalog
-    from ..graphs import StoreError
-    from ..queries import open_store
-
-    catalog = read_catalog(store)
-    for message in catalog.broken.values():
-        say(f"wirescope: left out: {message}")
-    if catalog.unfinished:
-        say(f"wirescope: left out, not finished: {', '.join(catalog.unfinished)}")
-    if catalog.broken and not catalog.runs:
-        raise StoreError(f"No run of the store '{store}' can be read.")
-    return catalog, open_store(catalog)
 
 
 def _read_pt(file: Path) -> "PublishedCircuit":
@@ -582,13 +555,8 @@ def _read_pt(file: Path) -> "PublishedCircuit":
 
 def _values(given: list[str]) -> dict[str, str | int | float]:
     """``["run=a", "k=5"]`` as ``{"run": "a", "k": 5}``."""
-    from ..graphs import InputError
-
     values: dict[str, str | int | float] = {}
-    for item in given:
-        name, equals, value = item.partition("=")
-        if not equals or name in values:
-            raise InputError(f"'{item}' does not say once which value is what: write name=value.")
+    for name, value in named(given).items():
         try:
             values[name] = value if name in ("run", "other") else json.loads(value)
         except json.JSONDecodeError:

@@ -1,6 +1,8 @@
-"""The demo: the embedded pair on four tasks, from the models to a store, a table of multipliers and wiring diagrams."""
+"""The demo: the embedded pair on four tasks, from the models to a store, a table, figures and a page with it all."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +10,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data import LEVELS, MAIN_TASKS, PAIR, read_catalog
+from ..data import LEVELS, MAIN_TASKS, PAIR, read_catalog, task_title
 from ..graphs import InputError
-from ..queries import Choice, ask, choose, open_store
-from ..viz import render, wiring_dot
+from ..queries import Choice, View, ask, open_store
+from ..viz import (
+    Look,
+    Shown,
+    curve_figure,
+    diagram,
+    explorer,
+    index_page,
+    save_curves,
+    save_diagram,
+    unit_name,
+)
 from .extracting import stopping
 from .output import encoded, needing_torch, put, say
 from .progress import Bar
@@ -23,11 +35,14 @@ if TYPE_CHECKING:
 
 RANKING = {"edge": "task", "attention": "prompt", "head": "task"}
 """By which ranking of its units a level is compared; attention edges have one a prompt only."""
+_LABELS = {"tiny": "Tiny", "tiny-sparse": "Sparse Tiny"}
 _PROMPTS, _SPLIT, _EFFECT = 60, 0.5, 0.9
+_PICTURED = "ioi"
+"""The task whose first prompt is drawn token by token."""
 _NEXT = (
     "sql {store} \"select requested, kept, explained from curves where run = 'tiny-sparse-ioi'\"",
     "stats {store} --runs tiny-sparse-ioi tiny-ioi --effect 0.9",
-    "top {store} --run tiny-sparse-ioi --level attention --prompt 0 --k 10",
+    "diagram {store} --runs tiny-sparse-ioi tiny-ioi --k 60 --slots --head-numbers --out ioi.pdf",
 )
 
 
@@ -39,16 +54,33 @@ def run_demo(out: Path) -> None:
     connection = open_store(catalog)
     found = ask(connection, "multiplier_intervals", threshold=_EFFECT)
     put(encoded(found, "csv"), out / "multipliers.csv")
-    drawn = list(_draw(connection, catalog, out))
+    table = _readable(found)
     held_out = round(_PROMPTS * (1 - _SPLIT))
-    say(
-        f"\nUnits that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
-        f"fewer that\nis, with its 95 % interval over {held_out} prompts (the rankings of a task are by others):\n"
+    about = (
+        f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
+        f"fewer that is, with its 95 % interval over {held_out} prompts (the rankings of a task are by others)."
     )
-    put(encoded(_readable(found), "table"), None)
-    say(f"\nWritten to {out}/: {', '.join(['store', 'multipliers.csv', *drawn])}\n\nNext:")
+    figures = list(_draw(connection, catalog, out))
+    pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
+    put(explorer(connection, catalog, pairs, labels=_LABELS).encode(), out / "explorer.html")
+    page = index_page(
+        title="A small model and its sparse twin",
+        intro="Two models of 6 layers x 8 heads on four tasks: how much of the behaviour the strongest units explain, "
+        "and how they are wired. The sparse one has most of its attention gates closed.",
+        table=table,
+        note=about,
+        figures=figures,
+        explorer="explorer.html",
+    )
+    put(page.encode(), out / "index.html")
+    say(f"\n{about}\n")
+    put(encoded(table, "table"), None)
+    written = ["store", "multipliers.csv", *(figure.file for figure in figures), "explorer.html"]
+    say(f"\nWritten to {out}/: {', '.join(written)}\n\nNext:")
+    program = "wirescope" if shutil.which("wirescope") else sys.argv[0]
     for command in _NEXT:
-        say(f"  wirescope {command.format(store=f'--store {shlex.quote(str(store))}')}")
+        say(f"  {program} {command.format(store=f'--store {shlex.quote(str(store))}')}")
+    say(f"\nAll of it on one page: {out / 'index.html'}")
 
 
 def _extract(store: Path) -> None:
@@ -73,18 +105,42 @@ def _extract(store: Path) -> None:
             say(f"{task}, {model}: {done.prompts} prompts, {fresh}.")
 
 
-def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[str]:
-    """Draw the wiring of each run, and name the files; say what cannot be drawn."""
-    for task in MAIN_TASKS:
-        for model in PAIR:
-            name = f"wiring-{task}-{model}.svg"
-            try:
-                circuit = choose(connection, catalog.run(f"{model}-{task}"), Choice(effect=_EFFECT)).circuit
-                title = f"{model}, {task}: {circuit.kept} edges explain {_EFFECT}"
-                render(wiring_dot(circuit, title=title), out / name)
-                yield name
-            except InputError as error:
-                say(f"No {name}: {error}")
+def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[Shown]:
+    """Draw everything into the folder, each with its caption beside it; say what cannot be drawn."""
+    dense, sparse = PAIR
+    pairs = {task: [f"{sparse}-{task}", f"{dense}-{task}"] for task in MAIN_TASKS}
+    for level, ranking in RANKING.items():
+        drawn = curve_figure(
+            connection,
+            catalog,
+            [run for pair in pairs.values() for run in pair],
+            view=View(level=level, ranking=ranking, threshold=_EFFECT),
+            labels=_LABELS,
+        )
+        for ending in ("pdf", "svg"):
+            save_curves(drawn.figure, out / f"curves-{level}.{ending}")
+        yield _shown(out, f"curves-{level}", f"Explained effect by {unit_name(level)}", drawn.caption)
+    circuits = [(task, "edge", Choice(effect=_EFFECT), Look()) for task in MAIN_TASKS]
+    circuits += [(_PICTURED, "attention", Choice(k=12, prompt=0), Look(numbers=True))]
+    for task, level, choice, look in circuits:
+        name = f"wiring-{task}" if level == "edge" else f"attention-{task}"
+        try:
+            scene = diagram(
+                connection, catalog, pairs[task], choice=choice, level=level, look=look, labels=_LABELS
+            )
+            for ending in ("pdf", "svg"):
+                save_diagram(scene, out / f"{name}.{ending}")
+            what = (
+                f"the circuits that explain {_EFFECT}" if level == "edge" else "attention edges of a prompt"
+            )
+            yield _shown(out, name, f"{task_title(task)}: {what}", scene.caption)
+        except InputError as error:
+            say(f"No {name}: {error}")
+
+
+def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
+    put(caption.encode(), out / f"{name}.txt")
+    return Shown(f"{name}.svg", title, caption)
 
 
 def _readable(found: pa.Table) -> pa.Table:

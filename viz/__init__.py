@@ -1,5 +1,38 @@
 """Pictures of circuits."""
 
-from .wiring import render, wiring_dot
+from .attention import TokenPanel, draw_attention
+from .captions import unit_name
+from .curves import ENDINGS as CURVE_ENDINGS
+from .curves import check_ending, curves_caption, draw_curves, save_curves
+from .dot import ENDINGS as DIAGRAM_ENDINGS
+from .dot import save_diagram, to_dot
+from .explorer import explorer_page
+from .figures import CurveFigure, curve_figure, diagram, explorer
+from .page import Shown, index_page
+from .tikz import to_tikz
+from .wiring import Look, Panel, draw_wiring
 
-__all__ = ["render", "wiring_dot"]
+__all__ = [
+    "CURVE_ENDINGS",
+    "DIAGRAM_ENDINGS",
+    "CurveFigure",
+    "Look",
+    "Panel",
+    "Shown",
+    "TokenPanel",
+    "check_ending",
+    "curve_figure",
+    "curves_caption",
+    "diagram",
+    "draw_attention",
+    "draw_curves",
+    "draw_wiring",
+    "explorer",
+    "explorer_page",
+    "index_page",
+    "save_curves",
+    "save_diagram",
+    "to_dot",
+    "to_tikz",
+    "unit_name",
+]

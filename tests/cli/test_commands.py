@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpus import CONTEXT, make_tokenizer
 from wirescope.cli import demo
-from wirescope.data import EMBEDDED, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
+from wirescope.data import EMBEDDED, LEVELS, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
 from wirescope.graphs import from_networkx, top_k
 from wirescope.queries import QUESTIONS, parameters
 
@@ -308,7 +308,16 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
         for level, ranking in (("edge", "task"), ("attention", "prompt"), ("head", "task"))
     ]
     written = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert {"store", "multipliers.csv", "wiring-ioi-tiny.svg", "wiring-ioi-tiny-sparse.svg"} <= written
+    names = (
+        [f"curves-{level}" for level in LEVELS]
+        + [f"wiring-{task}" for task in MAIN_TASKS]
+        + ["attention-ioi"]
+    )
+    drawn = {f"{name}.{ending}" for name in names for ending in ("pdf", "svg", "txt")}
+    assert written == {"store", "multipliers.csv", "explorer.html", "index.html"} | drawn
+    page = (tmp_path / "demo/index.html").read_text()
+    assert set(re.findall(r'src="([^"]+)"', page)) == {f"{name}.svg" for name in names} | {"explorer.html"}
+    assert first.err.splitlines()[-1] == f"All of it on one page: {tmp_path / 'demo/index.html'}"
     catalog = read_catalog(tmp_path / "demo/store")
     assert {run.model for run in catalog.runs.values()} == {"tiny", "tiny-sparse"}
     assert {run.task for run in catalog.runs.values()} == set(MAIN_TASKS)
@@ -323,12 +332,13 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     shown = next(line.split() for line in table if line.startswith("docstring"))
     assert float(shown[3]) == pytest.approx(float(full["dense_k"]), rel=5e-3)
     assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
-    commands = re.findall(r"^  wirescope (.*)$", first.err, flags=re.MULTILINE)
+    commands = re.findall(r"^  \S+ (\w+ --store .*)$", first.err, flags=re.MULTILINE)
     assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
     for command in commands:
         result = cli(*shlex.split(command))
         assert result.status == 0, result.err
-        assert len(result.out.splitlines()) > 3
+        assert len(result.out.splitlines()) > 3 or (tmp_path / "ioi.pdf").exists()
 
 
 def test_tasks_are_listed_with_an_example_each(cli):
@@ -422,6 +432,9 @@ def test_the_help_of_sql_says_what_every_question_needs(cli, monkeypatch):
         "sql",
         "top",
         "stats",
+        "curve",
+        "diagram",
+        "explore",
         "export",
         "runs",
         "tasks",

@@ -1,0 +1,192 @@
+"""Figures from a store, as the commands make them: curves, wiring diagrams, attention pictures, the explorer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from duckdb import DuckDBPyConnection
+
+from ..data import LEVELS, Catalog, Run, task_title
+from ..graphs import Circuit, InputError, one_of
+from ..queries import Choice, View, ask, choose, compare, explore, labels_of, pair_up, units
+from . import style
+from .attention import TokenPanel, draw_attention
+from .captions import run_facts
+from .curves import curves_caption, draw_curves
+from .explorer import explorer_page
+from .scene import Scene
+from .wiring import Look, Panel, draw_wiring
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Labels = Mapping[str, str]
+"""What models or runs are called in a figure."""
+
+
+@dataclass(frozen=True)
+class CurveFigure:
+    """Curves, and what their reader has to know."""
+
+    figure: "Figure"
+    caption: str
+
+
+def curve_figure(
+    connection: DuckDBPyConnection,
+    catalog: Catalog,
+    runs: Sequence[str] = (),
+    *,
+    view: View | None = None,
+    labels: Labels | None = None,
+    attributed: bool = False,
+    random: bool = True,
+) -> CurveFigure:
+    """Explained-effect curves: sparse, dense, sparse, dense, ..., a panel for two; without runs, of all pairs."""
+    view = view or View()
+    pairs = pair_up(connection, catalog, runs)
+    found = [compare(connection, catalog, pair, view, attributed=attributed) for pair in pairs]
+    figure = draw_curves(found, view, labels=labels, random=random)
+    return CurveFigure(figure, curves_caption(found, view, labels=labels, random=random))
+
+
+def diagram(
+    connection: DuckDBPyConnection,
+    catalog: Catalog,
+    runs: Sequence[str],
+    *,
+    choice: Choice,
+    level: str = "edge",
+    look: Look | None = None,
+    labels: Labels | None = None,
+) -> Scene:
+    """The circuits of runs side by side: edges as a wiring diagram, heads as a grid, attention edges as arcs."""
+    one_of("level", level, LEVELS)
+    records = [catalog.run(name) for name in runs]
+    if not records:
+        raise InputError("A diagram needs at least one run: name it with --runs.")
+    for other in records[1:]:
+        if other.task != records[0].task:
+            raise InputError(
+                f"'{records[0].run}' has the task {records[0].task} and '{other.run}' has {other.task}: only runs of "
+                "one task go into one diagram."
+            )
+    names = labels_of(records, labels)
+    roles = [
+        style.Role(name, names[-1], run.base_model is not None if len(names) != 2 else not i)
+        for i, (name, run) in enumerate(zip(names, records, strict=True))
+    ]
+    colours = [style.colours(roles)[name] for name in names]
+    look = look or Look()
+    if level == "attention":
+        return _attention(connection, records, choice, look, names, colours)
+    panels = [
+        _panel(connection, run, choice, level, name, colour)
+        for run, name, colour in zip(records, names, colours, strict=True)
+    ]
+    scene = draw_wiring(panels, look)
+    said = [
+        f"{task_title(records[0].task)}: layers run {'upwards' if look.upwards else 'downwards'}, heads from left to "
+        "right" + (", MLPs are squares" if look.mlps else "") + "; what the circuit does not use is grey.",
+        *(_circuit_fact(panel, choice) for panel in panels),
+        *(
+            []
+            if level == "head"
+            else ["Width and opacity follow the square root of |score|, by the panel's largest."]
+        ),
+        *([scene.caption] if scene.caption else []),
+        *run_facts(records),
+        *(f"{name}: run {run.run}." for name, run in zip(names, records, strict=True)),
+    ]
+    return replace(scene, caption="\n".join(said) + "\n")
+
+
+def explorer(
+    connection: DuckDBPyConnection,
+    catalog: Catalog,
+    runs: Sequence[str] = (),
+    *,
+    labels: Labels | None = None,
+    prompts: int = 8,
+) -> str:
+    """The interactive page as HTML: sparse, dense, sparse, dense, ..., a task for two; without runs, all pairs."""
+    return explorer_page(
+        explore(connection, pair_up(connection, catalog, runs), labels=labels or {}, prompts=prompts)
+    )
+
+
+def _panel(
+    connection: DuckDBPyConnection, run: Run, choice: Choice, level: str, title: str, colour: str
+) -> Panel:
+    if level == "head":
+        found = units(connection, run, level, choice)
+        strength = np.abs(found.rows["score"].to_numpy())
+        shares = strength / (strength.max(initial=0.0) or 1.0)
+        heads = dict(zip(found.rows["node_id"].to_pylist(), shares.tolist(), strict=True))
+        none = Circuit(run.wiring, np.empty(0, np.int32), np.empty(0, np.float32), requested=found.requested)
+        return Panel(circuit=none, title=title, colour=colour, heads=heads)
+    circuit = choose(connection, run, choice).circuit
+    if not circuit.kept:
+        raise InputError(
+            f"The circuit of the run '{run.run}' is empty: of the {circuit.requested:,} edges requested, none lies on "
+            "a path from input to logits; ask for more, or for --greedy."
+        )
+    return Panel(circuit=circuit, title=title, colour=colour)
+
+
+def _circuit_fact(panel: Panel, choice: Choice) -> str:
+    circuit, how = panel.circuit, _how(choice)
+    if panel.heads:
+        return f"{panel.title}: the {len(panel.heads):,} heads {how}, the stronger the fuller."
+    return (
+        f"{panel.title}: {circuit.kept:,} of {circuit.wiring.n_edges:,} edges ({circuit.requested:,} requested, "
+        f"{how}), through {len(circuit.heads):,} heads."
+    )
+
+
+def _how(choice: Choice) -> str:
+    if choice.effect is not None:
+        return f"the smallest measured circuit that explains {choice.effect:g} of the effect"
+    if choice.mass is not None:
+        return f"with {choice.mass:g} of the total |score|"
+    if choice.threshold is not None:
+        return f"with |score| of {choice.threshold:g} or more"
+    return f"the strongest{', grown from the logits' if choice.greedy else ''}{', signed' if choice.signed else ''}"
+
+
+def _attention(
+    connection: DuckDBPyConnection,
+    runs: Sequence[Run],
+    choice: Choice,
+    look: Look,
+    names: Sequence[str],
+    colours: Sequence[str],
+) -> Scene:
+    panels, said = [], []
+    for run, name, colour in zip(runs, names, colours, strict=True):
+        found = units(connection, run, "attention", choice)
+        if found.rows.num_rows > look.limit:
+            said.append(f"{name}: the {look.limit:,} strongest of {found.rows.num_rows:,} are drawn.")
+        (prompt,) = ask(connection, "run_prompt", run=run.run, prompt=choice.prompt).to_pylist()
+        ids = prompt["clean_ids"]
+        panels.append(
+            TokenPanel(
+                edges=found.rows.slice(0, look.limit),
+                tokens=tuple(prompt["clean_tokens"] or map(str, ids)),
+                changed=frozenset(np.flatnonzero(np.array(ids) != prompt["corrupted_ids"]).tolist()),
+                title=name,
+                colour=colour,
+            )
+        )
+        said.append(f"{name}: {found.rows.num_rows:,} attention edges, {_how(choice)}; run {run.run}.")
+    scene = draw_attention(panels, numbers=look.numbers, width=look.width)
+    caption = [
+        f"{task_title(runs[0].task)}, prompt {choice.prompt}: attention edges from key (left foot) to query (right "
+        "foot), by layer; layers without a kept edge are left out.",
+        "Width and opacity follow the square root of |score|, by the panel's largest.",
+        "Tokens in colour are those that the corrupted prompt changes.",
+        *said,
+        *run_facts(runs),
+    ]
+    return replace(scene, caption="\n".join(caption) + "\n")
