@@ -42,7 +42,7 @@ def test_the_commands_print_what_the_readme_says(folder):
             if after == "":
                 assert printed == expected
                 checked += 1
-    assert checked == 8
+    assert checked == 10
 
 
 def test_the_python_prints_what_the_readme_says(folder):

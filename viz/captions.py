@@ -18,17 +18,16 @@ def unit_name(level: str) -> str:
     return _UNITS[level]
 
 
-def run_facts(runs: Sequence[Run]) -> list[str]:
-    """How the scores were made and what they are of, each thing once."""
-    facts = {
-        (
-            f"Scores by {run.method or 'an unknown method'}"
-            + (f" in {run.steps} steps" if run.steps else "")
-            + f" of the metric {run.metric or 'of the file'}; {run.shape.n_edges:,} residual edges, "
-            + f"{_INPUTS[run.shape.inputs]}."
-        ): None
-        for run in runs
-    }
+def run_facts(runs: Sequence[Run], level: str) -> list[str]:
+    """What the units are and how they were scored, each thing once."""
+    facts: dict[str, None] = {}
+    for run in runs:
+        how = (
+            f"{run.method} in {run.steps} steps" if run.steps else run.method or "a method that is not known"
+        )
+        what = f" Edges run from component to component; there are {run.shape.n_edges:,}, {_INPUTS[run.shape.inputs]}."
+        scored = f"Scores are by {how}, of the metric {run.metric or 'that is not known'}."
+        facts[scored + (what if level == "edge" else "")] = None
     return list(facts)
 
 

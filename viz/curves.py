@@ -128,17 +128,24 @@ def curves_caption(
             "Dotted: the share of the total |score| in the same units, which is attributed, not measured."
         ]
     said += _multiplier_facts(paired, view)
-    said += run_facts([curve.run for curve in curves])
-    said += [
-        f"Ranked by {'each prompt itself' if view.ranking == 'prompt' else 'the mean over the task'}; "
-        f"ablation {curves[0].ablation}; threshold {view.threshold:g}."
-    ]
+    said += run_facts([curve.run for curve in curves], view.level)
+    said += [f"Level {view.level}, ablation {curves[0].ablation}, threshold {view.threshold:g}."]
+    said += list(dict.fromkeys(_ranking_fact(curve, view.ranking) for curve in curves))
     said += [
         f"{sentence(name)}: run {curve.run.run}, {curve.prompts} prompts."
         for one in comparisons
         for name, curve in zip(labels_of([c.run for c in one.curves], labels), one.curves, strict=True)
     ]
     return "\n".join(said) + "\n"
+
+
+def _ranking_fact(curve: Curve, ranking: str) -> str:
+    if ranking == "prompt":
+        return "Each prompt ranks its own units, by |score|."
+    apart = curve.run.curves and curve.run.curves[0].split is not None
+    return f"Units are ranked by their |mean score| over {len(curve.run.ranked_by)} prompts of the task" + (
+        ", others than those that are measured." if apart else "."
+    )
 
 
 def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:

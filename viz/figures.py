@@ -85,10 +85,12 @@ def diagram(
         _panel(connection, run, choice, level, name, colour)
         for run, name, colour in zip(records, names, colours, strict=True)
     ]
+    if level == "head":
+        look = replace(look, mlps=False)
     scene = draw_wiring(panels, look)
     said = [
         f"{task_title(records[0].task)}: layers run {'upwards' if look.upwards else 'downwards'}, heads from left to "
-        "right" + (", MLPs are squares" if look.mlps else "") + "; what the circuit does not use is grey.",
+        f"right{', MLPs are squares' if look.mlps else ''}; what is not in the circuit is grey.",
         *(_circuit_fact(panel, choice) for panel in panels),
         *(
             []
@@ -96,7 +98,7 @@ def diagram(
             else ["Width and opacity follow the square root of |score|, by the panel's largest."]
         ),
         *([scene.caption] if scene.caption else []),
-        *run_facts(records),
+        *run_facts(records, level),
         *(f"{name}: run {run.run}." for name, run in zip(names, records, strict=True)),
     ]
     return replace(scene, caption="\n".join(said) + "\n")
@@ -187,6 +189,6 @@ def _attention(
         "Width and opacity follow the square root of |score|, by the panel's largest.",
         "Tokens in colour are those that the corrupted prompt changes.",
         *said,
-        *run_facts(runs),
+        *run_facts(runs, "attention"),
     ]
     return replace(scene, caption="\n".join(caption) + "\n")

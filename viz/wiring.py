@@ -191,9 +191,9 @@ class _Drawn:
         active = {*self._panel.circuit.nodes.tolist(), *heads}
         named = [item for item in self._look.highlight if "->" not in item]
         for node, place in enumerate(self._places):
-            if place is None:
-                continue
             kind = KINDS[wiring.node_kind[node]]
+            if place is None or (heads and kind != "head"):  # where heads are the units, all else is as ever
+                continue
             name, used = wiring.node_names[node], node in active
             small = 0.6 if kind == "kv" else 1.0
             look = Mark(

@@ -208,8 +208,10 @@ def test_the_caption_has_the_facts(toy_pair):
         "first reach 0.9",
         f"IOI: {found.dense_k:.3g} / {found.sparse_k:.3g} = {found.multiplier:.2f}, 95 % interval over prompts",
         "take the rankings as given",
-        "Scores by eap of the metric logit_diff; 46 residual edges, q, k and v of each head apart.",
-        "Ranked by the mean over the task; ablation corrupt; threshold 0.9.",
+        "Scores are by eap, of the metric logit_diff. Edges run from component to component; there are 46, q, k and v "
+        "of each head apart.",
+        "Level edge, ablation corrupt, threshold 0.9.",
+        "Units are ranked by their |mean score| over 4 prompts of the task.",
         "Toy: run dense-ioi, 4 prompts.",
     ):
         assert fact in said

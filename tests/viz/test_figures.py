@@ -61,6 +61,7 @@ def test_heads_are_those_of_the_store(opened):
     filled = {mark.name: mark.fill_opacity for mark in scene.marks if mark.fill == style.PAIRS[0][0]}
     assert sorted(filled, key=filled.get, reverse=True) == top
     assert not scene.lines
+    assert {mark.shape for mark in scene.marks} == {"circle"}  # MLPs are live, and no units
     assert "the 3 heads the strongest, the stronger the fuller." in scene.caption
 
 
@@ -110,7 +111,7 @@ def test_curves_come_with_their_caption(opened):
     connection, catalog = opened
     drawn = curve_figure(connection, catalog)
     assert len(drawn.figure.axes) == 1
-    assert "Ranked by each prompt itself" in drawn.caption
+    assert "Each prompt ranks its own units" in drawn.caption
 
 
 def test_the_explorer_has_the_runs(opened):
