@@ -115,6 +115,11 @@ except SystemExit as exit_:
             ),
         ),
         (
+            "figures.py",
+            ("--edges", "200", "--rounds", "1"),
+            ("layout", "svg", "pdf", "tex", "The explorer with 200 edges a side", "a step"),
+        ),
+        (
             "curves.py",
             ("--layers", "1", "--rounds", "1"),
             ("edge curve, memory", "bare forward, 1 thread", "at most 100 edges", "head", "attention"),
