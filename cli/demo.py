@@ -110,16 +110,20 @@ def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> It
     dense, sparse = PAIR
     pairs = {task: [f"{sparse}-{task}", f"{dense}-{task}"] for task in MAIN_TASKS}
     for level, ranking in RANKING.items():
-        drawn = curve_figure(
-            connection,
-            catalog,
-            [run for pair in pairs.values() for run in pair],
-            view=View(level=level, ranking=ranking, threshold=_EFFECT),
-            labels=_LABELS,
-        )
-        for ending in ("pdf", "svg"):
-            save_curves(drawn.figure, out / f"curves-{level}.{ending}")
-        yield _shown(out, f"curves-{level}", f"Explained effect by {unit_name(level)}", drawn.caption)
+        name = f"curves-{level}"
+        try:
+            drawn = curve_figure(
+                connection,
+                catalog,
+                [run for pair in pairs.values() for run in pair],
+                view=View(level=level, ranking=ranking, threshold=_EFFECT),
+                labels=_LABELS,
+            )
+            for ending in ("pdf", "svg"):
+                save_curves(drawn.figure, out / f"{name}.{ending}")
+            yield _shown(out, name, f"Explained effect by {unit_name(level)}", drawn.caption)
+        except InputError as error:
+            say(f"No {name}: {error}")
     circuits = [(task, "edge", Choice(effect=_EFFECT), Look()) for task in MAIN_TASKS]
     circuits += [(_PICTURED, "attention", Choice(k=12, prompt=0), Look(numbers=True))]
     for task, level, choice, look in circuits:
@@ -139,7 +143,7 @@ def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> It
 
 
 def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
-    put(caption.encode(), out / f"{name}.txt")
+    put(caption.encode(), out / f"{name}.caption.txt")
     return Shown(f"{name}.svg", title, caption)
 
 

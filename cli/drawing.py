@@ -49,8 +49,8 @@ def curve(
 ) -> None:
     """Draw explained-effect curves, sparse against dense, a panel a task.
 
-    The file is a pdf, svg or png; a text file of the same name beside it
-    has the facts for the caption. One run alone makes one curve.
+    The file is a pdf, svg or png; NAME.caption.txt beside it has the
+    facts for the caption. One run alone makes one curve.
 
     Example: wirescope curve -s circuits --runs sparse-ioi dense-ioi -o ioi.pdf
 
@@ -113,15 +113,16 @@ def diagram(
     direction: Annotated[str, typer.Option(help="Where later layers are: down or up.")] = "down",
     limit: Annotated[int, typer.Option(help="Draw so many edges a model, the strongest.")] = 10_000,
     width: Annotated[
-        float | None, typer.Option(help="In points; by default an article's text, or a page's if it must.")
+        float | None,
+        typer.Option(help="In points, at most; by default a paper's text, or a page's if it must."),
     ] = None,
     label: Label = None,
 ) -> None:
     """Draw circuits as wiring diagrams, side by side.
 
-    The file is a pdf, svg, png, dot or tex (TikZ); a text file of the same
-    name beside it has the facts for the caption. At the level attention,
-    for one --prompt: tokens, and arcs from key to query.
+    The file is a pdf, svg, png, dot or tex (TikZ); NAME.caption.txt
+    beside it has the facts for the caption. At the level attention, for one
+    --prompt: tokens, and arcs from key to query.
 
     Example: wirescope diagram -s circuits --runs sparse-ioi dense-ioi
     --effect 0.9 -o ioi.pdf
@@ -183,6 +184,6 @@ def explore(
 
 def _caption(caption: str, out: Path) -> None:
     """Write what a reader has to know beside the figure."""
-    beside = out.with_suffix(".txt")
+    beside = out.with_suffix(".caption.txt")
     put(caption.encode(), beside)
     say(f"'{out}', and the facts for its caption in '{beside}'.")

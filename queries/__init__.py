@@ -2,7 +2,18 @@
 
 from .bootstrap import resample, set_thresholds
 from .circuits import Choice, Chosen, Units, choose, edge_scores, units
-from .comparing import Comparison, Curve, Multiplier, View, compare, curves_command, labels_of, pair_up
+from .comparing import (
+    Comparison,
+    Curve,
+    Multiplier,
+    View,
+    check_labels,
+    compare,
+    curves_command,
+    labels_of,
+    pair_up,
+    printable,
+)
 from .exploring import Exploration, explore
 from .questions import answer, ask, parameters, select
 from .session import open_store
@@ -21,6 +32,7 @@ __all__ = [
     "View",
     "answer",
     "ask",
+    "check_labels",
     "choose",
     "compare",
     "curves_command",
@@ -30,6 +42,7 @@ __all__ = [
     "open_store",
     "pair_up",
     "parameters",
+    "printable",
     "resample",
     "select",
     "set_thresholds",

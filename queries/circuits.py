@@ -124,27 +124,31 @@ def edge_scores(
 
 
 def size_for_effect(
-    connection: duckdb.DuckDBPyConnection, run: Run, effect: float, level: str = "edge"
+    connection: duckdb.DuckDBPyConnection, run: Run, effect: float, prompt: int | None = None
 ) -> int:
-    """The smallest size at which a measured curve explains this much: the task's or, of attention, the prompts'."""
-    ranking = "prompt" if level == "attention" else "task"
-    curve = ask(
-        connection, "run_curve", run=run.run, level=level, ranking=ranking, ablation=run.ablation
-    ).to_pylist()
+    """The smallest size at which a measured curve explains so much: the task's of edges, a prompt's of attention."""
+    of_run = {"run": run.run, "ablation": run.ablation}
+    if prompt is None:
+        which = "at the level edge in the task ranking"
+        curve = ask(connection, "run_curve", level="edge", ranking="task", **of_run).to_pylist()
+    else:
+        which = f"of the attention edges of prompt {prompt}"
+        curve = ask(
+            connection, "run_prompt_curve", level="attention", ranking="prompt", prompt=prompt, **of_run
+        ).to_pylist()
     if not curve:
-        how = (
-            ""
-            if run.source
-            else f"the extract command that made it adds one, with --curves --ranking {ranking}; or "
-        )
+        how = "" if run.source else "the extract command that made it adds one, with --curves; or "
+        if prompt is not None and run.curves:
+            how = "a run with a split has those of some of its prompts; "
         raise InputError(
-            f"The run '{run.run}' has no measured curve at the level {level} in the {ranking} ranking, with its own "
-            f"ablation: {how}choose by k or mass."
+            f"The run '{run.run}' has no measured curve {which}, with its own ablation: {how}choose by k or mass."
         )
     for point in curve:
         if point["requested"] > 0 and point["explained"] is not None and point["explained"] >= effect:
             return int(point["requested"])
-    raise InputError(f"The measured curve of the run '{run.run}' never explains {effect} of the effect.")
+    raise InputError(
+        f"The measured curve of the run '{run.run}' {which} never explains {effect} of the effect."
+    )
 
 
 def _size(
@@ -158,7 +162,7 @@ def _size(
     if choice.effect is not None:
         if level == "head":
             raise InputError("At the level head, a circuit is chosen by k, mass or threshold.")
-        return min(size_for_effect(connection, run, choice.effect, level), len(strengths))
+        return min(size_for_effect(connection, run, choice.effect, choice.prompt), len(strengths))
     if choice.mass is not None:
         return graphs.needed_for(choice.mass, strengths)
     if choice.threshold is not None:

@@ -1,7 +1,7 @@
 """Runs set side by side: which belong together, their measured curves, and how many times fewer units one needs."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from ..data import MAIN_TASKS, TASKS, Catalog, Run
-from ..graphs import InputError, Inputs
+from ..graphs import InputError, Inputs, did_you_mean
 from .bootstrap import set_chosen
 from .questions import ask
 
@@ -111,6 +111,12 @@ def compare(
     if len(curves) == 1:
         return Comparison(curves, None)
     sparse, dense = curves
+    inputs = [str(run.shape.inputs) for run in runs]
+    if view.level == "edge" and len(set(inputs)) > 1:
+        raise InputError(
+            f"The edges of '{runs[0].run}' have {inputs[0]} inputs and those of '{runs[1].run}' {inputs[1]} ones: how "
+            "many there are cannot be compared; extract both with --split-qkv or both with --merge-qkv."
+        )
     if sparse.ablation != dense.ablation:
         raise InputError(
             f"'{sparse.run.run}' was measured with the ablation {sparse.ablation} and '{dense.run.run}' with "
@@ -135,9 +141,29 @@ def labels_of(runs: Sequence[Run], given: Mapping[str, str] | None = None) -> li
 
     Where two runs would be called the same, they are called by their own names.
     """
-    given = given or {}
-    names = [given.get(run.run, given.get(run.model, run.model.split("/")[-1])) for run in runs]
+    given = {name: printable(text) for name, text in (given or {}).items()}
+    names = [given.get(run.run, given.get(run.model, printable(run.model.split("/")[-1]))) for run in runs]
     return names if len(set(names)) == len(names) else [given.get(run.run, run.run) for run in runs]
+
+
+def check_labels(runs: Iterable[Run], given: Mapping[str, str] | None) -> None:
+    """Refuse a label for what is not in the figure."""
+    there = {name: None for run in runs for name in (run.model, run.run)}
+    for name, text in (given or {}).items():
+        if name not in there:
+            raise InputError(
+                f"No model or run '{name}' is in the figure to be called '{text}': they are "
+                f"{', '.join(there)}.{did_you_mean(name, there)}"
+            )
+
+
+def printable(text: str) -> str:
+    """Text on one line, without what no font has a letter for.
+
+    >>> printable("a" + chr(0) + "b" + chr(10) + "c")
+    'a b c'
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def curves_command(run: Run, store: Path, view: View) -> str:
@@ -169,6 +195,11 @@ def _curve(
     points = ask(connection, "run_curve", ranking=view.ranking, **which)
     if not points.num_rows:
         raise InputError(_no_curve(run, store, view, ablation))
+    if not any(points["explained"].is_valid().to_pylist()):
+        raise InputError(
+            f"The run '{run.run}' has no effect to explain: with the ablation {ablation}, the metric is on average the "
+            "same with all units and with none."
+        )
     measured = ask(connection, "run_curve_prompts", ranking=view.ranking, **which)["prompt_id"].to_pylist()
     shares = None
     if attributed:

@@ -1,6 +1,6 @@
 -- What share of the total |score| do the top k units hold, at the sizes at which a curve was measured?
 -- chosen holds the prompts that count. Ranked by task, the units' mean scores over these; ranked by prompt, the mean
--- over prompts of each one's share.
+-- over prompts of each one's share. A prompt that has fewer units than k has them all.
 with
 scored as (
     select
@@ -56,16 +56,31 @@ shares as (
             row_number() over (partition by prompt_id order by strength desc) as k
         from strengths
     ) as ranked
-)
+),
 
-select
-    shares.k as requested,
-    avg(shares.share) as share
-from shares
-join (
+counts as (
+    select
+        prompt_id,
+        max(k) as units
+    from shares
+    group by prompt_id
+),
+
+sizes as (
     select distinct requested
     from effects
     where run = $run and level = $level and ranking = $ranking
-) as sizes on sizes.requested = shares.k
-group by shares.k
-order by shares.k
+)
+
+select
+    sizes.requested,
+    avg(shares.share) as share
+from sizes
+cross join counts
+join shares
+    on
+        shares.prompt_id = counts.prompt_id
+        and shares.k = case when sizes.requested < counts.units then sizes.requested else counts.units end
+where sizes.requested > 0
+group by sizes.requested
+order by sizes.requested

@@ -1,6 +1,6 @@
 -- Which sparse runs have a dense twin to be compared with?
--- A sparse run is paired with the runs of the model that it came from, where task, method, the ablation of the scores
--- and the split of the prompts are the same.
+-- A sparse run is paired with the runs of the model that it came from, where task, method, metric, the ablation of the
+-- scores, the split of the prompts and the inputs that edges run to are the same.
 select
     sparse.run as sparse_run,
     dense.run as dense_run,
@@ -11,5 +11,7 @@ join runs as dense
         dense.model = sparse.base_model
         and dense.task = sparse.task
         and coalesce(dense.method, '') = coalesce(sparse.method, '')
+        and coalesce(dense.metric, '') = coalesce(sparse.metric, '')
+        and dense.inputs = sparse.inputs
         and coalesce(dense.ablation, '') = coalesce(sparse.ablation, '')
         and coalesce(dense.split, 0) = coalesce(sparse.split, 0)

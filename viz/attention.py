@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..graphs import InputError
+from ..queries import printable
 from . import style
 from .scene import Line, Mark, Point, Scene, Words
 
@@ -36,14 +37,25 @@ class TokenPanel:
     tokens: tuple[str, ...]
     changed: frozenset[int] = frozenset()
     """Positions at which the corrupted prompt has another token."""
+    kept: int | None = None
+    """How many edges the circuit has, if more than are drawn."""
     title: str = ""
     colour: str = style.PAIRS[0][0]
 
 
 def draw_attention(
-    panels: Sequence[TokenPanel], *, numbers: bool = False, width: float | None = None
+    panels: Sequence[TokenPanel],
+    *,
+    numbers: bool = False,
+    highlight: Sequence[str] = (),
+    width: float | None = None,
 ) -> Scene:
-    """The picture, so many points wide; `numbers` writes each arc's head on it."""
+    """The picture, so many points wide at most; `numbers` writes each arc's head on it, `highlight` names heads."""
+    for name in highlight:
+        if name not in {_head(edge) for panel in panels for edge in panel.edges.to_pylist()}:
+            raise InputError(
+                f"No attention edge that is drawn is of '{name}': highlight a head, such as a3.h2."
+            )
     layers = sorted({layer for panel in panels for layer in panel.edges["layer"].to_pylist()})
     if not layers:
         raise InputError("No attention edge is kept: there is nothing to draw.")
@@ -62,7 +74,7 @@ def draw_attention(
     x, y = _AXIS, 0.0
     for i, panel in enumerate(panels):
         one = _Drawn(panel, "" if not i else f"{i + 1}/", Point(x, y), pitch, strips, tops[i])
-        lines += one.lines()
+        lines += one.lines(highlight)
         marks += one.marks()
         words += one.words(numbers)
         if not i or not side_by_side:
@@ -98,17 +110,18 @@ class _Drawn:
         """From the title to the last line of tokens."""
         return self._top - self._y + self._steps * 1.25 * style.SMALL + 2.4 * style.TITLE + 8
 
-    def lines(self) -> Iterator[Line]:
-        """The arcs, the weakest first."""
+    def lines(self, highlight: Sequence[str]) -> Iterator[Line]:
+        """The arcs, the weakest first; beside those of a highlighted head, the others fade."""
         strongest = max((abs(edge["score"]) for edge in self._edges), default=0.0) or 1.0
         for edge, (start, one, two, end) in zip(self._edges, self._arcs(), strict=True):
             visible = style.weight(abs(edge["score"]) / strongest, len(self._edges))
+            faded = style.FADED if highlight and _head(edge) not in highlight else 1.0
             yield Line(
                 src=self._dot(edge["layer"], edge["key"]),
                 dst=self._dot(edge["layer"], edge["query"]),
                 points=(start, one, two, end),
                 colour=self._panel.colour,
-                opacity=style.between(style.OPACITY, visible),
+                opacity=faded * style.between(style.OPACITY, visible),
                 pen=style.between(style.PEN, visible),
                 about=f"{_name(edge)} {edge['score']:.4g}",
             )
@@ -145,7 +158,7 @@ class _Drawn:
         yield Words(
             name=f"{self._prefix}size",
             at=Point(middle, top),
-            text=f"{len(self._edges):,} attention edges",
+            text=f"{self._panel.kept or len(self._edges):,} attention edges",
             colour=style.SOFT_INK,
         )
         for i, text in enumerate(self._texts):
@@ -215,8 +228,12 @@ def _apexes(edges: Sequence[Mapping[str, Any]]) -> _Apexes:
     return found
 
 
+def _head(edge: Mapping[str, Any]) -> str:
+    return f"a{edge['layer']}.h{edge['head']}"
+
+
 def _name(edge: Mapping[str, Any]) -> str:
-    return f"a{edge['layer']}.h{edge['head']}[{edge['query']}<-{edge['key']}]"
+    return f"{_head(edge)}[{edge['query']}<-{edge['key']}]"
 
 
 def _readable(token: str) -> str:
@@ -225,4 +242,4 @@ def _readable(token: str) -> str:
     >>> _readable(" Mary"), _readable("\n"), _readable(" ")
     ('Mary', '⏎', '␣')
     """
-    return token.strip() or ("⏎" if "\n" in token else "␣")
+    return printable(token).strip() or ("⏎" if "\n" in token else "␣")

@@ -26,15 +26,26 @@ def run_facts(runs: Sequence[Run], level: str) -> list[str]:
             f"{run.method} in {run.steps} steps" if run.steps else run.method or "a method that is not known"
         )
         what = f" Edges run from component to component; there are {run.shape.n_edges:,}, {_INPUTS[run.shape.inputs]}."
-        scored = f"Scores are by {how}, of the metric {run.metric or 'that is not known'}."
+        scored = f"Scores are by {how}, of the metric {run.metric or 'that is not known'}" + (
+            f", with the ablation {run.ablation}." if run.ablation else "."
+        )
         facts[scored + (what if level == "edge" else "")] = None
     return list(facts)
 
 
-def sentence(text: str) -> str:
-    """With a capital letter, unless it is a name that has none.
+def number(k: float) -> str:
+    """How many units, as a reader says it.
 
-    >>> sentence("sparse GPT-2"), sentence("")
-    ('Sparse GPT-2', '')
+    >>> number(4.8341), number(107.2), number(3531.6)
+    ('4.83', '107', '3,532')
     """
-    return text[:1].upper() + text[1:]
+    return f"{k:,.0f}" if k >= 100 else f"{k:.3g}"
+
+
+def prompts_of(count: int) -> str:
+    """So many prompts.
+
+    >>> prompts_of(1), prompts_of(30)
+    ('1 prompt', '30 prompts')
+    """
+    return f"{count:,} prompt{'s' * (count != 1)}"

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..data import replacing, task_title
 from ..graphs import InputError, one_of
-from ..queries import Comparison, Curve, View, labels_of
+from ..queries import Comparison, Curve, Multiplier, View, labels_of
 from . import style
-from .captions import run_facts, sentence, unit_name
+from .captions import number, prompts_of, run_facts, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 ENDINGS = ("pdf", "svg", "png")
 _IN_A_ROW, _ROW_HEIGHT, _LEGEND_HEIGHT = 4, 1.48, 0.27
 _COLUMN = 3.25
-_RANDOM, _DOTTED = "Random ranking", (0, (1, 1.6))
+_RANDOM, _ATTRIBUTED = "Random ranking", "Attributed share"
+_DOTTED = (0, (1, 1.6))
+_LETTER, _HANDLE = 0.6, 36.0
+"""In a legend: the width of a letter, in its size, and of what stands before a label, in points."""
+_LOWEST, _HIGHEST = -1.0, 2.0
+"""Bands are drawn no further than this: those of a few prompts may be as wide as can be."""
 _SETTINGS = {
     "font.family": [style.FONTS[0]],
     "font.size": style.LABEL,
@@ -74,13 +79,14 @@ def draw_curves(
             layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.03),
         )
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        entries: dict[str, Any] = {}
         for axes, one, names in zip(grid.flat, comparisons, named, strict=False):
-            _draw_panel(axes, one, view, names, colours, random)
+            entries |= _draw_panel(axes, one, view, names, colours, random)
         for axes in grid.flat[len(comparisons) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("Explained effect")
-        _finish(figure, [curve for one in comparisons for curve in one.curves], random)
+        _add_legend(figure, entries)
     return figure
 
 
@@ -132,7 +138,7 @@ def curves_caption(
     said += [f"Level {view.level}, ablation {curves[0].ablation}, threshold {view.threshold:g}."]
     said += list(dict.fromkeys(_ranking_fact(curve, view.ranking) for curve in curves))
     said += [
-        f"{sentence(name)}: run {curve.run.run}, {curve.prompts} prompts."
+        f"{name}: run {curve.run.run}, {prompts_of(curve.prompts)}."
         for one in comparisons
         for name, curve in zip(labels_of([c.run for c in one.curves], labels), one.curves, strict=True)
     ]
@@ -143,26 +149,38 @@ def _ranking_fact(curve: Curve, ranking: str) -> str:
     if ranking == "prompt":
         return "Each prompt ranks its own units, by |score|."
     apart = curve.run.curves and curve.run.curves[0].split is not None
-    return f"Units are ranked by their |mean score| over {len(curve.run.ranked_by)} prompts of the task" + (
-        ", others than those that are measured." if apart else "."
+    return (
+        f"Units are ranked by their |mean score| over {prompts_of(len(curve.run.ranked_by))} of the task"
+        + (", others than those that are measured." if apart else ".")
     )
 
 
 def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:
-    said = []
+    said, sure = [], False
     for one in paired:
         found, title = one.multiplier, task_title(one.curves[0].run.task)
         assert found is not None  # noqa: S101
-        if found.multiplier is None:
-            said.append(f"{title}: {view.threshold:g} is not reached by both.")
+        ends = (found.sparse_k, found.dense_k)
+        if found.sparse_k is None or found.dense_k is None:
+            short = [
+                f"{curve.run.run}, measured up to {number(curve.points['requested'][-1].as_py())},"
+                for curve, k in zip(one.curves, ends, strict=True)
+                if k is None
+            ]
+            said.append(
+                f"{title}: {view.threshold:g} is not reached by {' nor by '.join(short)} and the bar is open."
+            )
             continue
-        interval = (
-            "" if found.low is None else f", 95 % interval over prompts {found.low:.2f} to {found.high:.2f}"
-        )
+        interval = ""
+        if found.low is not None and one.curves[0].prompts > 1:
+            sure = True
+            interval = f", 95 % interval over prompts {found.low:.2f} to {found.high:.2f}"
+            if found.defined < 1:
+                interval += f" (of the {found.defined:.0%} of draws in which both get there)"
         said.append(
-            f"{title}: {found.dense_k:.3g} / {found.sparse_k:.3g} = {found.multiplier:.2f}{interval}."
+            f"{title}: {number(found.dense_k)} / {number(found.sparse_k)} = {found.multiplier:.2f}{interval}."
         )
-    if said:
+    if sure:
         said.append("The intervals take the rankings as given: other prompts would rank otherwise.")
     return said
 
@@ -174,45 +192,37 @@ def _draw_panel(
     names: Sequence[str],
     colours: Mapping[str, str],
     random: bool,
-) -> None:
-    axes.set_title(task_title(one.curves[0].run.task), loc="left")
-    axes.set_xlabel(
-        f"Number of {unit_name(view.level)}" + (" requested" if view.level == "edge" else " kept"),
-        fontsize=7,  # so that those of four panels do not touch
-    )
+) -> dict[str, Any]:
+    """Draw a panel; what of it the legend explains."""
+    from matplotlib.ticker import MultipleLocator
+
+    axes.set_title(task_title(one.curves[0].run.task), loc="left", parse_math=False)
+    axes.set_xlabel(unit_name(view.level).capitalize() + (" requested" if view.level == "edge" else " kept"))
+    axes.yaxis.set_major_locator(MultipleLocator(0.5))
     largest = max(int(curve.points["requested"][-1].as_py()) for curve in one.curves)
     if view.level == "head":
         axes.set_xlim(0, largest)
     else:
         axes.set_xscale("log")
-        axes.set_xlim(1, largest)
+        axes.set_xlim(1, max(largest, 2))
     axes.grid(axis="y", color=style.GRID, linewidth=0.6)
     axes.set_axisbelow(True)
+    entries: dict[str, Any] = {}
     for i, (curve, name) in enumerate(zip(one.curves, names, strict=True)):
-        _draw_curve(axes, curve, name, colours[name], sparse=len(names) > 1 and i == 0, random=random)
+        entries |= _draw_curve(
+            axes, curve, name, colours[name], sparse=len(names) > 1 and i == 0, random=random
+        )
     if one.multiplier is not None:
-        _draw_bar(axes, one, view.threshold)
+        _draw_bar(axes, one.multiplier, view.threshold)
+    return entries
 
 
-def _draw_curve(axes: "Axes", curve: Curve, name: str, colour: str, *, sparse: bool, random: bool) -> None:
-    run = curve.run.run
-    if random and curve.random.num_rows:
-        axes.plot(
-            *_columns(curve.random, "requested", "explained"),
-            color=style.RANDOM,
-            linewidth=0.6,
-            label=_RANDOM,
-            zorder=1.5,
-            gid=f"random:{run}",
-        )
-    if curve.attributed is not None:
-        axes.plot(
-            *_columns(curve.attributed, "requested", "share"),
-            color=colour,
-            linewidth=0.9,
-            linestyle=_DOTTED,
-            gid=f"attributed:{run}",
-        )
+def _draw_curve(
+    axes: "Axes", curve: Curve, name: str, colour: str, *, sparse: bool, random: bool
+) -> dict[str, Any]:
+    from matplotlib.lines import Line2D
+
+    run, entries = curve.run.run, {}
     requested, explained, error = _columns(curve.points, "requested", "explained", "stderr")
     if axes.get_xscale() != "log" and requested[0] > 0:  # with no unit kept, nothing is explained
         requested, explained, error = (
@@ -221,14 +231,14 @@ def _draw_curve(axes: "Axes", curve: Curve, name: str, colour: str, *, sparse: b
     spread = 1.96 * np.nan_to_num(error)
     axes.fill_between(
         requested,
-        explained - spread,
-        explained + spread,
+        np.maximum(explained - spread, _LOWEST),
+        np.minimum(explained + spread, _HIGHEST),
         color=colour,
         alpha=0.18,
         linewidth=0,
         gid=f"band:{run}",
     )
-    axes.plot(
+    (entries[name],) = axes.plot(
         requested,
         explained,
         color=colour,
@@ -238,18 +248,32 @@ def _draw_curve(axes: "Axes", curve: Curve, name: str, colour: str, *, sparse: b
         markerfacecolor=colour if sparse else "white",
         markeredgewidth=0.8,
         markevery=0.22,
-        label=name,
         gid=f"curve:{run}",
     )
+    if curve.attributed is not None:
+        axes.plot(
+            *_columns(curve.attributed, "requested", "share"),
+            color=colour,
+            linewidth=0.9,
+            linestyle=_DOTTED,
+            gid=f"attributed:{run}",
+        )
+        entries[_ATTRIBUTED] = Line2D([], [], color=style.SOFT_INK, linewidth=0.9, linestyle=_DOTTED)
+    if random and curve.random.num_rows:
+        (entries[_RANDOM],) = axes.plot(
+            *_columns(curve.random, "requested", "explained"),
+            color=style.RANDOM,
+            linewidth=0.6,
+            zorder=1.5,
+            gid=f"random:{run}",
+        )
+    return entries
 
 
-def _draw_bar(axes: "Axes", one: Comparison, threshold: float) -> None:
-    """The bar between the crossings and the multiplier above it; to the edge where a curve does not get there."""
-    found = one.multiplier
-    assert found is not None  # noqa: S101
+def _draw_bar(axes: "Axes", found: Multiplier, threshold: float) -> None:
+    """The bar between the crossings, open where a curve does not get there; the multiplier on top of the panel."""
     left, right = axes.get_xlim()
-    reached = [k for k in (found.sparse_k, found.dense_k) if k is not None]
-    ends = sorted([*reached, *[right] * (2 - len(reached))])
+    ends = sorted(right if k is None else k for k in (found.sparse_k, found.dense_k))
     axes.plot(
         ends,
         [threshold] * 2,
@@ -259,59 +283,45 @@ def _draw_bar(axes: "Axes", one: Comparison, threshold: float) -> None:
         zorder=3,
         gid="bar",
     )
-    log = axes.get_xscale() == "log"
-    middle = float(np.sqrt(ends[0] * ends[1])) if log else sum(ends) / 2
-    # keep the words inside of the panel
-    room = 0.16 if found.multiplier is not None else 0.24
-    low, high = (
-        (left * (right / left) ** room, left * (right / left) ** (1 - room))
-        if log
-        else (left + room * (right - left), right - room * (right - left))
-    )
+    scale = np.log if axes.get_xscale() == "log" else np.asarray
+    share = (np.mean(scale(ends)) - scale(left)) / (scale(right) - scale(left))
+    room = 0.16 if found.multiplier is not None else 0.28  # so that the words stay inside
     axes.text(
-        min(max(middle, low), high),
-        max(1.04, *(_highest(curve) for curve in one.curves)) + 0.03,
+        float(np.clip(share, room, 1 - room)),
+        0.985,
         "not reached" if found.multiplier is None else f"{found.multiplier:.1f}×",  # noqa: RUF001
+        transform=axes.transAxes,
         ha="center",
-        va="bottom",
+        va="top",
         fontsize=style.LABEL,
         gid="multiplier",
     )
 
 
-def _finish(figure: "Figure", curves: Sequence[Curve], random: bool) -> None:
-    """Common limits of the y axis, and one legend for all panels."""
-    highest = max(1.04, *(_highest(curve) for curve in curves)) + 0.25
-    lowest = min(-0.05, *(_lowest(curve, random) for curve in curves))
-    from matplotlib.lines import Line2D
-
-    entries: dict[str, Any] = {}
+def _add_legend(figure: "Figure", entries: dict[str, Any]) -> None:
+    """One legend for all panels, and one y axis with room for the multipliers."""
+    lowest, highest = (
+        bound(limit for axes in figure.axes for limit in axes.dataLim.intervaly if np.isfinite(limit))
+        for bound in (min, max)
+    )
+    low, high = min(lowest, -0.02), max(highest, 1.0)
     for axes in figure.axes:
-        axes.set_ylim(lowest, highest)
-        axes.set_yticks([0.0, 0.5, 1.0])
-        entries |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    if any(curve.attributed is not None for curve in curves):
-        entries["Attributed share"] = Line2D([], [], color=style.SOFT_INK, linewidth=0.9, linestyle=_DOTTED)
-    if _RANDOM in entries:  # last
-        entries[_RANDOM] = entries.pop(_RANDOM)
-    figure.legend(
+        axes.set_ylim(low - 0.03 * (high - low), high + 0.2 * (high - low))
+    for last in (_ATTRIBUTED, _RANDOM):
+        if last in entries:
+            entries[last] = entries.pop(last)
+    widest = max(len(label) for label in entries) * _LETTER * style.LABEL + _HANDLE
+    legend = figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=min(len(entries), 6 if len(figure.axes) > 2 else 2),
+        ncols=max(1, min(len(entries), int(figure.get_size_inches()[0] * 72 / widest))),
         frameon=False,
         handlelength=2.2,
         columnspacing=1.6,
     )
-
-
-def _highest(curve: Curve) -> float:
-    return float(np.nanmax(_columns(curve.points, "explained")[0]))
-
-
-def _lowest(curve: Curve, random: bool) -> float:
-    lines = [curve.points, *([curve.random] if random and curve.random.num_rows else [])]
-    return min(float(np.nanmin(_columns(line, "explained")[0])) for line in lines) - 0.05
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _columns(table: Any, *names: str) -> list[np.ndarray]:

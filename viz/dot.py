@@ -52,7 +52,13 @@ def to_dot(scene: Scene) -> str:
     """The DOT source of a scene."""
     dot = graphviz.Digraph(
         "circuit",
-        graph_attr={"bgcolor": "white", "outputorder": "edgesfirst", "splines": "true", "pad": "0.06"},
+        graph_attr={
+            "bgcolor": "white",
+            "margin": "0",  # of a PDF, on top of the pad
+            "outputorder": "edgesfirst",
+            "pad": "0.06",
+            "splines": "true",
+        },
         node_attr={"fixedsize": "true", "label": "", "style": "filled", "fontname": ",".join(style.FONTS)},
         edge_attr={"dir": "none"},
     )
@@ -152,14 +158,14 @@ def _mark(mark: Mark) -> dict[str, str]:
         "fillcolor": _colour(mark.fill, mark.fill_opacity),
         "color": mark.ink,
         "penwidth": f"{mark.pen:.2f}",
-        "tooltip": graphviz.escape(mark.about or mark.name),
+        "tooltip": _text(mark.about or mark.name),
     }
     return look | ({"label": mark.text, "fontsize": f"{mark.text_size:.2f}"} if mark.text else {})
 
 
 def _words(words: Words) -> dict[str, str]:
     return {
-        "label": graphviz.escape(words.text),
+        "label": _text(words.text),
         "shape": "plaintext",
         "style": "",
         "fixedsize": "false",
@@ -177,15 +183,21 @@ def _line(line: Line) -> dict[str, str]:
         "pos": " ".join(map(_at, line.points)),
         "color": _colour(line.colour, line.opacity),
         "penwidth": f"{line.pen:.2f}",
-        "tooltip": graphviz.escape(line.about or " "),
+        "tooltip": _text(line.about or " "),
     }
     return look | ({"style": line.dash} if line.dash != "solid" else {})
 
 
+def _text(text: str) -> str:
+    """Text as it is: neither Graphviz's escapes nor entities of HTML."""
+    return str(graphviz.escape(text.replace("&", "&amp;")))
+
+
 def _background(rules: Sequence[Rule]) -> str:
     """Rules in Graphviz's drawing language: behind the graph, and no edges of it."""
-    said = [f"c {len(style.INK)} -{style.INK} C {len(style.INK)} -{style.INK}"]
+    said = []
     for rule in rules:
+        said += [f"{which} {len(rule.colour)} -{rule.colour}" for which in "cC"]
         said += [f"S {len(look)} -{look}" for look in (f"setlinewidth({rule.pen:g})", rule.dash)]
         said += [f"L 2 {_apart(rule.start, rule.end)}"]
         said += [f"S 5 -solid P 4 {_apart(*_head(rule))}"] if rule.arrow else []

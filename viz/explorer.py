@@ -87,9 +87,9 @@ def _side(side: "Side", colour: str, prompts: Sequence["Prompt"]) -> dict[str, A
         "head": wiring.node_head.tolist(),
         "feeds": wiring.feeds.tolist(),
         "rankings": [
-            _ranking(side, side.task, _about_task(side), None),
+            _ranking(side, side.task, _about_task(side) + _sign(side), None),
             *(
-                _ranking(side, own, "Edges are ranked by their scores for this prompt.", prompt)
+                _ranking(side, own, "Edges are ranked by their scores for this prompt." + _sign(side), prompt)
                 for own, prompt in zip(side.prompts, prompts, strict=True)
             ),
         ],
@@ -123,6 +123,13 @@ def _about_task(side: "Side") -> str:
     return f"Edges are ranked by their mean score over {many:,} prompt{'s' * (many != 1)}" + (
         f", circuits measured on {others:,} others." if others else "."
     )
+
+
+def _sign(side: "Side") -> str:
+    """Which scores carry the behaviour: of a divergence, those that make it grow."""
+    if side.run.metric is None:
+        return ""
+    return f" One with a {'positive' if side.run.metric == 'kl' else 'negative'} score carries the behaviour."
 
 
 def _why_not_measured(side: "Side", ranked: "RankedEdges", prompt: "Prompt | None") -> str:

@@ -8,8 +8,19 @@ import numpy as np
 from duckdb import DuckDBPyConnection
 
 from ..data import LEVELS, Catalog, Run, task_title
-from ..graphs import Circuit, InputError, one_of
-from ..queries import Choice, View, ask, choose, compare, explore, labels_of, pair_up, units
+from ..graphs import Circuit, InputError, Inputs, one_of
+from ..queries import (
+    Choice,
+    View,
+    ask,
+    check_labels,
+    choose,
+    compare,
+    explore,
+    labels_of,
+    pair_up,
+    units,
+)
 from . import style
 from .attention import TokenPanel, draw_attention
 from .captions import run_facts
@@ -46,6 +57,7 @@ def curve_figure(
     """Explained-effect curves: sparse, dense, sparse, dense, ..., a panel for two; without runs, of all pairs."""
     view = view or View()
     pairs = pair_up(connection, catalog, runs)
+    check_labels((run for pair in pairs for run in pair), labels)
     found = [compare(connection, catalog, pair, view, attributed=attributed) for pair in pairs]
     figure = draw_curves(found, view, labels=labels, random=random)
     return CurveFigure(figure, curves_caption(found, view, labels=labels, random=random))
@@ -72,13 +84,15 @@ def diagram(
                 f"'{records[0].run}' has the task {records[0].task} and '{other.run}' has {other.task}: only runs of "
                 "one task go into one diagram."
             )
+    check_labels(records, labels)
+    look = look or Look()
+    _check_look(look, level)
     names = labels_of(records, labels)
     roles = [
         style.Role(name, names[-1], run.base_model is not None if len(names) != 2 else not i)
         for i, (name, run) in enumerate(zip(names, records, strict=True))
     ]
     colours = [style.colours(roles)[name] for name in names]
-    look = look or Look()
     if level == "attention":
         return _attention(connection, records, choice, look, names, colours)
     panels = [
@@ -90,13 +104,14 @@ def diagram(
     scene = draw_wiring(panels, look)
     said = [
         f"{task_title(records[0].task)}: layers run {'upwards' if look.upwards else 'downwards'}, heads from left to "
-        f"right{', MLPs are squares' if look.mlps else ''}; what is not in the circuit is grey.",
+        f"right{', MLPs are squares' if look.mlps else ''}{_shared(records)}; what is not in the circuit is grey.",
         *(_circuit_fact(panel, choice) for panel in panels),
         *(
             []
             if level == "head"
             else ["Width and opacity follow the square root of |score|, by the panel's largest."]
         ),
+        *([f"Highlighted: {', '.join(look.highlight)}."] if look.highlight else []),
         *([scene.caption] if scene.caption else []),
         *run_facts(records, level),
         *(f"{name}: run {run.run}." for name, run in zip(names, records, strict=True)),
@@ -113,9 +128,21 @@ def explorer(
     prompts: int = 8,
 ) -> str:
     """The interactive page as HTML: sparse, dense, sparse, dense, ..., a task for two; without runs, all pairs."""
-    return explorer_page(
-        explore(connection, pair_up(connection, catalog, runs), labels=labels or {}, prompts=prompts)
-    )
+    pairs = pair_up(connection, catalog, runs)
+    check_labels((run for pair in pairs for run in pair), labels)
+    return explorer_page(explore(connection, pairs, labels=labels, prompts=prompts))
+
+
+def _check_look(look: Look, level: str) -> None:
+    """Refuse what a level has nothing to do with."""
+    given = {
+        "--slots": look.slots,
+        "--no-mlps": not look.mlps,
+        "--direction up": look.upwards and level == "attention",
+    }
+    if level != "edge" and any(given.values()):
+        said = ", ".join(option for option, wanted in given.items() if wanted)
+        raise InputError(f"At the level {level} there is nothing that {said} could change: leave it out.")
 
 
 def _panel(
@@ -123,6 +150,10 @@ def _panel(
 ) -> Panel:
     if level == "head":
         found = units(connection, run, level, choice)
+        if not found.requested:
+            raise InputError(
+                f"The circuit of the run '{run.run}' is empty: it has none of its heads, {_how(choice)}; ask for more."
+            )
         strength = np.abs(found.rows["score"].to_numpy())
         shares = strength / (strength.max(initial=0.0) or 1.0)
         heads = dict(zip(found.rows["node_id"].to_pylist(), shares.tolist(), strict=True))
@@ -137,24 +168,34 @@ def _panel(
     return Panel(circuit=circuit, title=title, colour=colour)
 
 
+def _shared(runs: Sequence[Run]) -> str:
+    grouped = any(run.shape.inputs is Inputs.GROUPED for run in runs)
+    return ", key/value heads small squares before those that read them" if grouped else ""
+
+
 def _circuit_fact(panel: Panel, choice: Choice) -> str:
     circuit, how = panel.circuit, _how(choice)
-    if panel.heads:
-        return f"{panel.title}: the {len(panel.heads):,} heads {how}, the stronger the fuller."
+    if panel.heads is not None:
+        return (
+            f"{panel.title}: {len(panel.heads):,} heads, {how}; the stronger a head, the fuller its colour."
+        )
     return (
-        f"{panel.title}: {circuit.kept:,} of {circuit.wiring.n_edges:,} edges ({circuit.requested:,} requested, "
-        f"{how}), through {len(circuit.heads):,} heads."
+        f"{panel.title}: {circuit.kept:,} of {circuit.wiring.n_edges:,} edges, through {len(circuit.heads):,} heads; "
+        f"{circuit.requested:,} requested, {how}."
     )
 
 
 def _how(choice: Choice) -> str:
     if choice.effect is not None:
-        return f"the smallest measured circuit that explains {choice.effect:g} of the effect"
-    if choice.mass is not None:
-        return f"with {choice.mass:g} of the total |score|"
-    if choice.threshold is not None:
-        return f"with |score| of {choice.threshold:g} or more"
-    return f"the strongest{', grown from the logits' if choice.greedy else ''}{', signed' if choice.signed else ''}"
+        how = f"the smallest measured circuit that explains {choice.effect:g} of the effect"
+    elif choice.mass is not None:
+        how = f"the fewest with {choice.mass:g} of the total |score|"
+    elif choice.threshold is not None:
+        how = f"those with a |score| of {choice.threshold:g} or more"
+    else:
+        how = f"the strongest{', grown from the logits' if choice.greedy else ''}"
+    signed = ", by how much they help" if choice.signed else ""
+    return how + signed + ("" if choice.prompt is None else f", by the scores of prompt {choice.prompt}")
 
 
 def _attention(
@@ -168,6 +209,10 @@ def _attention(
     panels, said = [], []
     for run, name, colour in zip(runs, names, colours, strict=True):
         found = units(connection, run, "attention", choice)
+        if not found.requested:
+            raise InputError(
+                f"The circuit of the run '{run.run}' is empty: it has no attention edge, {_how(choice)}; ask for more."
+            )
         if found.rows.num_rows > look.limit:
             said.append(f"{name}: the {look.limit:,} strongest of {found.rows.num_rows:,} are drawn.")
         (prompt,) = ask(connection, "run_prompt", run=run.run, prompt=choice.prompt).to_pylist()
@@ -177,17 +222,19 @@ def _attention(
                 edges=found.rows.slice(0, look.limit),
                 tokens=tuple(prompt["clean_tokens"] or map(str, ids)),
                 changed=frozenset(np.flatnonzero(np.array(ids) != prompt["corrupted_ids"]).tolist()),
+                kept=found.rows.num_rows,
                 title=name,
                 colour=colour,
             )
         )
         said.append(f"{name}: {found.rows.num_rows:,} attention edges, {_how(choice)}; run {run.run}.")
-    scene = draw_attention(panels, numbers=look.numbers, width=look.width)
+    scene = draw_attention(panels, numbers=look.numbers, highlight=look.highlight, width=look.width)
     caption = [
         f"{task_title(runs[0].task)}, prompt {choice.prompt}: attention edges from key (left foot) to query (right "
-        "foot), by layer; layers without a kept edge are left out.",
+        "foot), by layer; layers in which no edge is kept here are left out.",
         "Width and opacity follow the square root of |score|, by the panel's largest.",
         "Tokens in colour are those that the corrupted prompt changes.",
+        *([f"Highlighted: {', '.join(look.highlight)}."] if look.highlight else []),
         *said,
         *run_facts(runs, "attention"),
     ]

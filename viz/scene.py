@@ -66,6 +66,7 @@ class Rule:
 
     start: Point
     end: Point
+    colour: str = style.INK
     pen: float = 0.9
     dash: str = "solid"
     arrow: bool = False

@@ -16,7 +16,6 @@ RANDOM = "#9A9A9A"
 
 PAIRS = (("#0072B2", "#D55E00"), ("#009E73", "#CC79A7"), ("#56B4E9", "#E69F00"))
 """A dense model and its sparse twin; then those of the second pair in a figure, and of the third."""
-HIGHLIGHT = "#000000"
 
 TITLE, LABEL, SMALL = 9.0, 8.0, 6.0
 """Sizes of text, in points."""
@@ -26,7 +25,7 @@ FONTS = ("DejaVu Sans", "Helvetica", "Arial", "sans-serif")
 FIGURE_WIDTH = 6.75
 """Of a row of panels, in inches: the text of a two-column paper."""
 COLUMN_WIDTH, PAGE_WIDTH = 392.0, 468.0
-"""Of a wiring diagram, in points: the text of an article, and of a page with narrow margins."""
+"""Of a wiring diagram, in points: the text of a one-column conference paper, and of a page."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Theme:
 LIGHT = Theme("#FFFFFF", INK, SOFT_INK, GRID, IDLE, IDLE_INK, lift=0.0)
 DARK = Theme("#15171A", "#E8E8E8", "#A0A4A8", "#33373B", "#24272B", "#474C52", lift=0.25)
 FADED = 0.14
-"""How much is left of edges that are not those of the node that is looked at."""
+"""How much is left of what is not looked at, where something is."""
 
 
 def lifted(colour: str, share: float) -> str:

@@ -3,10 +3,10 @@ r"""Scenes as TikZ: a picture that compiles in an article and takes its letters 
 It needs ``\usepackage{tikz}`` and ``\input{FILE}``. One point of the scene is one big point (bp) of TeX.
 """
 
-from . import style
 from .scene import Line, Mark, Rule, Scene, Words
 
 _DASHES = {"dashed": "dash pattern=on 2.4bp off 1.6bp", "dotted": "dash pattern=on 0.8bp off 1.2bp"}
+_KNOWN = "–—‘’“”…"  # noqa: RUF001
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -16,12 +16,18 @@ _SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "×": r"$\times$",  # noqa: RUF001
+    "⏎": r"$\hookleftarrow$",
+    "␣": r"\textvisiblespace{}",
 }
 
 
 def to_tikz(scene: Scene) -> str:
     """The picture, to be included in an article."""
-    colours = {style.INK} | {line.colour for line in scene.lines} | {words.colour for words in scene.words}
+    colours = (
+        {line.colour for line in scene.lines}
+        | {rule.colour for rule in scene.rules}
+        | {words.colour for words in scene.words}
+    )
     colours |= {colour for mark in scene.marks for colour in (mark.ink, mark.fill) if colour != "white"}
     parts = [
         r"% needs \usepackage{tikz}",
@@ -41,8 +47,12 @@ def escape(text: str) -> str:
 
     >>> escape("a_b 50%")
     'a\\_b 50\\%'
+
+    What pdfLaTeX has no letter for without further packages becomes a question mark.
     """
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return "".join(
+        _SPECIAL.get(letter, letter if letter <= "ÿ" or letter in _KNOWN else "?") for letter in text
+    )
 
 
 def _line(line: Line) -> str:
@@ -54,7 +64,7 @@ def _line(line: Line) -> str:
 
 
 def _rule(rule: Rule) -> str:
-    look = [f"draw={_colour(style.INK)}", f"line width={rule.pen:.2f}bp"]
+    look = [f"draw={_colour(rule.colour)}", f"line width={rule.pen:.2f}bp"]
     look += [_DASHES[rule.dash]] if rule.dash != "solid" else []
     look += ["->"] if rule.arrow else []
     ends = " -- ".join(f"({p.x:.2f},{p.y:.2f})" for p in (rule.start, rule.end))
@@ -79,7 +89,8 @@ def _words(words: Words) -> str:
 
 def _text(x: float, y: float, text: str, size: float, colour: str) -> str:
     font = rf"\fontsize{{{size:.1f}}}{{{size:.1f}}}\selectfont"
-    return rf"\node[text={colour}] at ({x:.2f},{y:.2f}) {{{font} {escape(text)}}};"
+    base = y - 0.36 * size  # by the base line, so that neighbours stand on one
+    return rf"\node[text={colour}, anchor=base] at ({x:.2f},{base:.2f}) {{{font} {escape(text)}}};"
 
 
 def _colour(colour: str) -> str:

@@ -6,8 +6,9 @@ share of the panel's strongest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,18 +26,19 @@ _SMALLEST = 72.0
 _ROUND = 0.57
 """The diameter of a node, in columns."""
 _DASHES = {"": "solid", "q": "solid", "k": "dashed", "v": "dotted"}
-_FADED = 0.22
+_LETTER = 0.6
+"""The width of a letter, in its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """A model in a diagram: its circuit of edges, or its heads with their strengths, from 0 to 1."""
+    """A model in a diagram: its circuit of edges or, where heads are the units, its heads."""
 
     circuit: Circuit
     title: str = ""
     colour: str = style.PAIRS[0][0]
-    heads: Mapping[int, float] = field(default_factory=dict)
-    """By node id."""
+    heads: Mapping[int, float] | None = None
+    """By node id, how strong they are, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ class Look:
     limit: int = 10_000
     """Of edges a panel: beyond it, the strongest are drawn."""
     width: float | None = None
-    """Of the picture, in points; None: of an article's text, or of a page where nodes would be too small."""
+    """Of the picture at most, in points; None: of a paper's text, or of a page where nodes would be too small."""
 
     def __post_init__(self) -> None:
         if self.width is not None and not self.width >= _SMALLEST:
@@ -71,10 +73,11 @@ def draw_wiring(panels: Sequence[Panel], look: Look | None = None) -> Scene:
     look = look or Look()
     grid = _Grid(panels, look)
     drawn = [_Drawn(panel, look, grid, i) for i, panel in enumerate(panels)]
-    if look.highlight and not any(one.highlighted.any() for one in drawn):
-        raise InputError(
-            f"No edge of the circuit is highlighted by {', '.join(look.highlight)}: choose edges, nodes or paths in it."
-        )
+    for item in look.highlight:
+        if not any(one.shows(item) for one in drawn):
+            raise InputError(
+                f"Nothing that is drawn is highlighted by {item}: choose what is in the circuit."
+            )
     rules, words = _axis(grid)
     if look.slots:
         more, names = _slot_key(grid)
@@ -83,7 +86,7 @@ def draw_wiring(panels: Sequence[Panel], look: Look | None = None) -> Scene:
         lines=tuple(line for one in drawn for line in one.lines()),
         marks=tuple(mark for one in drawn for mark in one.marks()),
         words=(*words, *(word for one in drawn for word in one.words())),
-        rules=tuple(rules),
+        rules=(*rules, *(rule for one in drawn for rule in one.rules())),
         caption="\n".join(sentence for one in drawn for sentence in one.left_out()),
     )
 
@@ -143,20 +146,30 @@ class _Drawn:
     @cached_property
     def highlighted(self) -> np.ndarray:
         """Which edges of the circuit stand out, by position."""
-        circuit = self._panel.circuit
-        found = np.zeros(circuit.kept, dtype=bool)
+        found = np.zeros(self._panel.circuit.kept, dtype=bool)
         for item in self._look.highlight:
-            names = item.split("->")
-            ends = self._wiring.node_ids(name.partition("<")[0] for name in names)
-            if len(names) == 1:
-                found |= (circuit.src == ends[0]) | (circuit.dst == ends[0])
-            for src, dst, name in zip(ends[:-1], ends[1:], names[1:], strict=True):
-                slot = name.partition("<")[2].rstrip(">")
-                same = (circuit.src == src) & (circuit.dst == dst)
-                if slot:
-                    same &= self._wiring.edge_letter[circuit.edges] == SLOTS.index(_slot(slot, item))
-                found |= same
+            for _, edges in self._parts(item):
+                found |= edges
         return found
+
+    def shows(self, item: str) -> bool:
+        """Whether anything that is drawn is highlighted by an item."""
+        drawn = np.isin(np.arange(self._panel.circuit.kept), self._order)
+        heads = {self._wiring.node_names[node] for node in self._panel.heads or ()}
+        return item in heads or any((edges & drawn).any() for _, edges in self._parts(item))
+
+    def _parts(self, item: str) -> Iterator[tuple[str, np.ndarray]]:
+        """What an item highlights: a node all its edges, a path each of its steps, by name."""
+        circuit, names = self._panel.circuit, item.split("->")
+        ends = self._wiring.node_ids(name.partition("<")[0] for name in names)
+        if len(names) == 1:
+            yield item, (circuit.src == ends[0]) | (circuit.dst == ends[0])
+        for i, (src, dst) in enumerate(pairwise(ends)):
+            slot = names[i + 1].partition("<")[2].rstrip(">")
+            same = (circuit.src == src) & (circuit.dst == dst)
+            if slot:
+                same &= self._wiring.edge_letter[circuit.edges] == SLOTS.index(_slot(slot, item))
+            yield f"{names[i].partition('<')[0]}->{names[i + 1]}", same
 
     def lines(self) -> Iterator[Line]:
         """Its edges, the weakest first, those that stand out last."""
@@ -179,7 +192,7 @@ class _Drawn:
                 dst=self._name(dst),
                 points=self._curve(src, dst),
                 colour=self._panel.colour,
-                opacity=(max(opacity, 0.85) if stands_out else opacity * _FADED) if faded else opacity,
+                opacity=(max(opacity, 0.85) if stands_out else opacity * style.FADED) if faded else opacity,
                 pen=max(style.between(style.PEN, visible), 1.0 if stands_out else 0.0),
                 dash=_DASHES[slot] if self._look.slots else "solid",
                 about=f"{names[at]} {score:.4g}",
@@ -187,21 +200,22 @@ class _Drawn:
 
     def marks(self) -> Iterator[Mark]:
         """Its nodes."""
-        wiring, heads = self._wiring, self._panel.heads
+        wiring, heads = self._wiring, self._panel.heads or {}
         active = {*self._panel.circuit.nodes.tolist(), *heads}
         named = [item for item in self._look.highlight if "->" not in item]
         for node, place in enumerate(self._places):
             kind = KINDS[wiring.node_kind[node]]
-            if place is None or (heads and kind != "head"):  # where heads are the units, all else is as ever
+            if place is None or (
+                self._panel.heads is not None and kind != "head"
+            ):  # where heads are the units, all else is as ever
                 continue
             name, used = wiring.node_names[node], node in active
-            small = 0.6 if kind == "kv" else 1.0
             look = Mark(
                 name=self._name(node),
                 at=place,
                 shape={"head": "circle", "mlp": "square", "kv": "square"}.get(kind, "box"),
-                width=self._grid.size * small,
-                height=self._grid.size * small,
+                width=self._size(node),
+                height=self._size(node),
                 fill=self._panel.colour if node in heads else "white" if used else style.IDLE,
                 fill_opacity=style.between((0.25, 1.0), heads[node]) if node in heads else 1.0,
                 ink=style.INK if used else style.IDLE_INK,
@@ -220,10 +234,13 @@ class _Drawn:
         grid, circuit = self._grid, self._panel.circuit
         top = Point(grid.middle[self._number], grid.top + 1.1 * style.TITLE + 0.5 * grid.size + 10)
         if self._panel.title:
-            yield Words(name=self._name("title"), at=top, text=self._panel.title, size=style.TITLE)
+            room = (grid.middle[self._number] - grid.left[self._number]) * 2 + _GAP * grid.column
+            fitting = room / (_LETTER * len(self._panel.title))
+            size = max(style.SMALL, min(style.TITLE, fitting))
+            yield Words(name=self._name("title"), at=top, text=self._panel.title, size=size)
         counted = (
             f"{len(self._panel.heads):,} heads"
-            if self._panel.heads
+            if self._panel.heads is not None
             else f"{circuit.kept:,} edges, {len(circuit.heads):,} heads"
         )
         yield Words(
@@ -238,8 +255,24 @@ class _Drawn:
         title = f"{self._panel.title}: " if self._panel.title else ""
         if self._at_mlps:
             yield f"{title}the {self._at_mlps:,} edges from and to MLPs are not drawn."
+        for item in self._look.highlight:
+            steps = list(self._parts(item))
+            if missing := [name for name, edges in steps if len(steps) > 1 and not edges.any()]:
+                yield f"{title}of {item}, {', '.join(missing)} is not in the circuit."
         if self._cut:
             yield f"{title}the {self._look.limit:,} strongest edges are drawn, {self._cut:,} are not."
+
+    def rules(self) -> Iterator[Rule]:
+        """Which heads read from which shared key/value head: part of the model, not edges."""
+        active = set(self._panel.circuit.nodes.tolist())
+        for shared, head in self._wiring.feeds.tolist():
+            start, end = self._places[shared], self._places[head]
+            if {shared, head} <= active and start is not None and end is not None:
+                yield Rule(start=start, end=end, colour=style.IDLE_INK, pen=0.5)
+
+    def _size(self, node: int) -> float:
+        """Across a node that is round or square."""
+        return self._grid.size * (0.6 if KINDS[self._wiring.node_kind[node]] == "kv" else 1.0)
 
     def _name(self, node: int | str) -> str:
         name = node if isinstance(node, str) else self._wiring.node_names[node]
@@ -269,10 +302,10 @@ class _Drawn:
         start, end = self._places[src], self._places[dst]
         assert start is not None and end is not None  # noqa: S101
         on = grid.onwards
-        leave, arrive = start.y + on * grid.size / 2, end.y - on * grid.size / 2
+        leave, arrive = start.y + on * self._size(src) / 2, end.y - on * self._size(dst) / 2
         reach = max(0.45 * abs(end.y - start.y), 0.45 * grid.row)
         if start.y == end.y:  # from a head to its own layer's MLP: a bow below the row
-            arrive = end.y + on * grid.size / 2
+            arrive = end.y + on * self._size(dst) / 2
             beyond = leave + on * reach
             return Point(start.x, leave), Point(start.x, beyond), Point(end.x, beyond), Point(end.x, arrive)
         # the nodes of a column lie on one line: pass those in between on the left

@@ -29,7 +29,7 @@ CALLS = {
     ),
     f"{TOP} -k 5 --level head": "has no head scores; its levels are: edge.",
     f"{TOP} -k 5 --prompt 7": "has no prompt 7; its prompts are 0 to 0.",
-    f"{TOP} --effect 0.9": "has no measured curve at the level edge",
+    f"{TOP} --effect 0.9": "has no measured curve at the level edge in the task ranking",
     f"{EXPORT} --to graphm -o {{tmp}}/x": (
         "'graphm' is not a format: choose from mib, graphml, gexf, dot, csv, parquet. Did you mean 'graphml'?"
     ),

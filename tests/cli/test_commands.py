@@ -313,7 +313,7 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
         + [f"wiring-{task}" for task in MAIN_TASKS]
         + ["attention-ioi"]
     )
-    drawn = {f"{name}.{ending}" for name in names for ending in ("pdf", "svg", "txt")}
+    drawn = {f"{name}.{ending}" for name in names for ending in ("pdf", "svg", "caption.txt")}
     assert written == {"store", "multipliers.csv", "explorer.html", "index.html"} | drawn
     page = (tmp_path / "demo/index.html").read_text()
     assert set(re.findall(r'src="([^"]+)"', page)) == {f"{name}.svg" for name in names} | {"explorer.html"}
@@ -332,6 +332,11 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     shown = next(line.split() for line in table if line.startswith("docstring"))
     assert float(shown[3]) == pytest.approx(float(full["dense_k"]), rel=5e-3)
     assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "matplotlib", None)
+        without = cli("demo", "--out", tmp_path / "demo")
+    assert (without.status, without.out) == (0, first.out)
+    assert "No curves-edge: Curves need matplotlib: pip install 'wirescope[draw]'." in without.err
     commands = re.findall(r"^  \S+ (\w+ --store .*)$", first.err, flags=re.MULTILINE)
     assert len(commands) == 3
     monkeypatch.chdir(tmp_path)

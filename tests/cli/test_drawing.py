@@ -82,8 +82,8 @@ def test_curve_writes_the_figure_and_the_facts_beside_it(cli, toy, tmp_path, end
         "curve", "--store", toy.path, "--out", out, "--label", "toy=Dense", "--attributed", "--no-random"
     )
     assert (result.status, result.out) == (0, "")
-    assert result.err == f"'{out}', and the facts for its caption in '{tmp_path / 'ioi.txt'}'.\n"
-    assert "Dense: run dense-ioi, 4 prompts." in (tmp_path / "ioi.txt").read_text()
+    assert result.err == f"'{out}', and the facts for its caption in '{tmp_path / 'ioi.caption.txt'}'.\n"
+    assert "Dense: run dense-ioi, 4 prompts." in (tmp_path / "ioi.caption.txt").read_text()
     assert out.stat().st_size > 1000
 
 
@@ -101,7 +101,7 @@ def test_diagram_writes_the_figure_and_the_facts_beside_it(cli, toy, tmp_path, e
     options = ["--slots", "--head-numbers", "--direction", "up", "--highlight", "input->logits", "--no-mlps"]
     result = cli("diagram", "--store", toy.path, *PAIR.split(), "--k", 40, "--out", out, *options)
     assert (result.status, result.out) == (0, "")
-    said = (tmp_path / "ioi.txt").read_text()
+    said = (tmp_path / "ioi.caption.txt").read_text()
     assert "layers run upwards" in said
     assert "edges from and to MLPs are not drawn" in said
     assert out.stat().st_size > 1000

@@ -8,14 +8,17 @@ import pytest
 from wirescope.data import Curves, Run, read_catalog, write_run
 from wirescope.graphs import InputError, Inputs, Shape, Wiring
 from wirescope.queries import (
+    Choice,
     View,
     ask,
+    check_labels,
     compare,
     curves_command,
     labels_of,
     open_store,
     pair_up,
     select,
+    units,
 )
 
 TASK = View(ranking="task")
@@ -41,7 +44,10 @@ def test_without_names_the_pairs_of_the_store_in_the_order_of_the_tasks(toy_copy
     for task in ("zebra", "docstring", "greater-than"):
         add_run(toy_copy.path, f"dense-{task}", task=task)
         add_run(toy_copy.path, f"sparse-{task}", task=task, model="toy-sparse", base_model="toy")
-    add_run(toy_copy.path, "alone", task="docstring", method="exact")
+    for i, other in enumerate(
+        ({"method": "exact"}, {"metric": "kl"}, {"shape": Shape(2, 2, inputs=Inputs.MERGED)})
+    ):
+        add_run(toy_copy.path, f"alone-{i}", task="docstring", **other)
     catalog = read_catalog(toy_copy.path)
     tasks = ("greater-than", "ioi", "docstring", "zebra")
     assert names(pair_up(open_store(catalog), catalog, [])) == [(f"sparse-{t}", f"dense-{t}") for t in tasks]
@@ -141,15 +147,17 @@ def test_the_attributed_curve_of_attention_edges_is_of_each_prompt(toy_copy):
     effects = [
         {"prompt_id": p, "requested": k, "kept": k, "metric": 1.0, "m_all": 2.0, "m_none": 0.0}
         | {"level": "attention", "ranking": "prompt", "ablation": "corrupt"}
-        for k in (1, 5)
+        for k in (1, 5, 24)
         for p in range(4)
     ]
     record = replace(
         read_catalog(toy_copy.path).run("dense-ioi"), run="a", parts={}, finished=None, levels=("attention",)
     )
-    scores = select(open_store(toy_copy.path), "select * from attention_scores where run = 'dense-ioi'").drop(
-        ["run"]
-    )
+    scores = select(
+        open_store(toy_copy.path),
+        # the last prompt has one token less, and three edges less in each head
+        "select * from attention_scores where run = 'dense-ioi' and not (prompt_id = 3 and query = 2)",
+    ).drop(["run"])
     with write_run(toy_copy.path, record) as writer:
         writer.write_wiring(Wiring(record.shape))
         writer.write("attention_scores", scores)
@@ -158,10 +166,52 @@ def test_the_attributed_curve_of_attention_edges_is_of_each_prompt(toy_copy):
     (curve,) = compare(
         open_store(catalog), catalog, [catalog.run("a")], View(level="attention"), attributed=True
     ).curves
-    strengths = np.abs(scores["score"].to_numpy().astype(np.float64)).reshape(4, -1)
-    ordered = -np.sort(-strengths, axis=1)
-    expected = (ordered.cumsum(axis=1) / ordered.sum(axis=1, keepdims=True)).mean(axis=0)[[0, 4]]
-    np.testing.assert_allclose(curve.attributed["share"].to_numpy(), expected, rtol=1e-6)
+    shares = []
+    for prompt in range(4):
+        mine = np.abs(scores["score"].to_numpy().astype(np.float64))[scores["prompt_id"].to_numpy() == prompt]
+        ordered = -np.sort(-mine)
+        assert len(mine) == (12 if prompt == 3 else 24)
+        shares.append([ordered[:k].sum() / ordered.sum() for k in (1, 5, 24)])
+    np.testing.assert_allclose(curve.attributed["share"].to_numpy(), np.mean(shares, axis=0), rtol=1e-6)
+
+
+def test_attention_edges_by_effect_are_as_many_as_the_prompt_itself_needs(toy_copy):
+    needed = {0: 2, 1: 5}
+    effects = [
+        {
+            "prompt_id": p,
+            "requested": k,
+            "kept": k,
+            "metric": 2.0 * (k >= needed[p]),
+            "m_all": 2.0,
+            "m_none": 0.0,
+        }
+        | {"level": "attention", "ranking": "prompt", "ablation": "corrupt"}
+        for p in needed
+        for k in (1, 2, 5, 24)
+    ]
+    scores = select(open_store(toy_copy.path), "select * from attention_scores where run = 'dense-ioi'").drop(
+        ["run"]
+    )
+    record = replace(
+        read_catalog(toy_copy.path).run("dense-ioi"), run="a", parts={}, finished=None, levels=("attention",)
+    )
+    with write_run(toy_copy.path, record) as writer:
+        writer.write_wiring(Wiring(record.shape))
+        writer.write(
+            "prompts", select(open_store(toy_copy.path), "from prompts where run = 'dense-ioi'").drop(["run"])
+        )
+        writer.write("attention_scores", scores)
+        writer.write("effects", pa.Table.from_pylist(effects))
+    catalog = read_catalog(toy_copy.path)
+    connection = open_store(catalog)
+    for prompt, size in needed.items():
+        found = units(connection, catalog.run("a"), "attention", Choice(effect=0.9, prompt=prompt))
+        assert (found.requested, found.rows.num_rows) == (size, size)
+    with pytest.raises(InputError, match="no measured curve of the attention edges of prompt 2"):
+        units(connection, catalog.run("a"), "attention", Choice(effect=0.9, prompt=2))
+    with pytest.raises(InputError, match="of the attention edges of prompt 0 never explains 3"):
+        units(connection, catalog.run("a"), "attention", Choice(effect=3, prompt=0))
 
 
 def test_with_a_split_the_attributed_curve_is_of_the_prompts_that_rank(toy_copy):
@@ -188,6 +238,47 @@ def test_a_run_without_the_curve_gets_the_command_that_adds_it(opened, ioi_store
     published = read_catalog(ioi_store)
     with pytest.raises(InputError, match=r"was imported from 'gpt2-small-ioi\.json\.gz', without a model"):
         compare(open_store(published), published, [published.run("gpt2-small-ioi")], TASK)
+
+
+def test_edges_with_other_inputs_are_not_counted_against_each_other(toy_copy):
+    effects = select(open_store(toy_copy.path), "select * from effects where run = 'dense-ioi'").drop(["run"])
+    merged = replace(
+        read_catalog(toy_copy.path).run("dense-ioi"),
+        run="merged",
+        parts={},
+        finished=None,
+        shape=Shape(2, 2, inputs=Inputs.MERGED),
+    )
+    with write_run(toy_copy.path, merged) as writer:
+        writer.write_wiring(Wiring(merged.shape))
+        writer.write("effects", effects)
+    catalog = read_catalog(toy_copy.path)
+    connection = open_store(catalog)
+    pair = [catalog.run("sparse-ioi"), catalog.run("merged")]
+    with pytest.raises(InputError, match="have split inputs and those of 'merged' merged ones"):
+        compare(connection, catalog, pair, TASK)
+    assert compare(connection, catalog, pair, View(level="head")).multiplier.multiplier > 1
+
+
+def test_a_run_without_an_effect_says_so(toy_copy):
+    effects = select(open_store(toy_copy.path), "select * from effects where run = 'dense-ioi'").drop(["run"])
+    at = effects.schema.get_field_index("m_all")
+    nothing = replace(read_catalog(toy_copy.path).run("dense-ioi"), run="nothing", parts={}, finished=None)
+    with write_run(toy_copy.path, nothing) as writer:
+        writer.write_wiring(Wiring(nothing.shape))
+        writer.write("effects", effects.set_column(at, "m_all", effects["m_none"]))
+    catalog = read_catalog(toy_copy.path)
+    with pytest.raises(InputError, match="has no effect to explain: with the ablation corrupt"):
+        compare(open_store(catalog), catalog, [catalog.run("nothing")], TASK)
+
+
+def test_a_label_must_be_of_something_in_the_figure(opened):
+    _, catalog = opened
+    runs = list(catalog.runs.values())
+    check_labels(runs, {"toy": "Toy", "sparse-ioi": "Sparse"})
+    check_labels(runs, None)
+    with pytest.raises(InputError, match="No model or run 'toi' is in the figure to be called 'T'"):
+        check_labels(runs, {"toi": "T"})
 
 
 def test_the_command_says_what_the_run_says():

@@ -60,9 +60,12 @@ def test_the_bar_joins_the_crossings_and_the_multiplier_stands_above(toy_pair):
     assert list(bar.get_ydata()) == [0.9, 0.9]
     words = by_id(axes)["multiplier"]
     assert words.get_text() == f"{found.multiplier:.1f}×"  # noqa: RUF001
-    assert found.sparse_k < words.get_position()[0] < found.dense_k
-    assert words.get_position()[1] > max(axes.lines[0].get_ydata())
-    assert words.get_position()[1] < axes.get_ylim()[1]
+    canvas = FigureCanvasAgg(axes.figure)
+    canvas.draw()
+    box = axes.transData.inverted().transform(words.get_window_extent(canvas.get_renderer()))
+    assert found.sparse_k < box[:, 0].mean() < found.dense_k
+    highest = max(band.get_datalim(axes.transData).y1 for gid, band in by_id(axes).items() if "band" in gid)
+    assert highest <= box[0, 1] < box[1, 1] <= axes.get_ylim()[1]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,11 @@ def test_a_sparse_model_may_need_more_or_a_curve_not_get_there(toy_pair, multipl
     assert drawn["multiplier"].get_text() == words
     assert list(drawn["bar"].get_xdata()) == ends
     said = curves_caption([one], TASK)
-    assert ("not reached by both" in said) is (words == "not reached")
+    short = "0.9 is not reached by " + {
+        8.0: "dense-ioi, measured up to 46,",
+        None: "sparse-ioi, measured up to 46, nor by dense-ioi, measured up to 46,",
+    }.get(multiplier.sparse_k, "-")
+    assert (short in said) is (words == "not reached")
 
 
 def test_heads_have_a_linear_axis_that_begins_with_nothing_kept(toy):
@@ -89,7 +96,7 @@ def test_heads_have_a_linear_axis_that_begins_with_nothing_kept(toy):
     found = compare(connection, catalog, pair_up(connection, catalog, [])[0], view)
     axes = draw_curves([found], view).axes[0]
     assert axes.get_xscale() == "linear"
-    assert axes.get_xlabel() == "Number of heads kept"
+    assert axes.get_xlabel() == "Heads kept"
     line = by_id(axes)["curve:dense-ioi"]
     assert (line.get_xdata()[0], line.get_ydata()[0]) == (0, 0)
     assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]
@@ -156,15 +163,32 @@ def test_many_panels_go_on_below(toy_pair):
     assert figure.get_size_inches()[1] > 2.5
 
 
-def test_nothing_is_written_over_a_neighbour(toy_pair):
-    """Titles, labels and ticks of a four-panel figure stay within their own column."""
-    figure = draw_curves([toy_pair] * 4, TASK)
+@pytest.mark.parametrize("level", ["edge", "head", "attention"])
+@pytest.mark.parametrize("panels", [1, 2, 3, 4])
+def test_nothing_is_written_over_a_neighbour_or_off_the_page(toy_pair, panels, level):
+    figure = draw_curves(
+        [toy_pair] * panels, View(level=level), labels={"toy": "A dense model with a long name"}
+    )
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     boxes = [axes.xaxis.label.get_window_extent(canvas.get_renderer()) for axes in figure.axes]
     for left, right in pairwise(boxes):
         assert left.x1 <= right.x0
-    assert boxes[-1].x1 <= figure.bbox.x1
+    for box in (*boxes, figure.legends[0].get_window_extent(canvas.get_renderer())):
+        assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1
+
+
+def test_labels_are_neither_mathematics_nor_hidden(toy_pair, tmp_path):
+    labels = {"toy": r"$\foo$ & $5", "toy-sparse": "_sparse"}
+    figure = draw_curves([toy_pair], TASK, labels=labels)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_sparse", r"$\foo$ & $5"]
+    save_curves(figure, tmp_path / "x.svg")
+    texts = [
+        "".join(text.itertext())
+        for text in ET.parse(tmp_path / "x.svg").iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert r"$\foo$ & $5" in texts
+    assert "_sparse" in texts
 
 
 @pytest.mark.parametrize("ending", ["pdf", "svg", "png"])
@@ -183,7 +207,7 @@ def test_the_svg_has_its_lines_by_name_and_its_text_as_text(toy_pair, tmp_path):
     path = groups["curve:dense-ioi"].find("{*}path").get("d")
     assert len(re.findall(r"[ML] ", path)) == toy_pair.curves[1].points.num_rows
     texts = " ".join("".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text"))
-    for expected in ("IOI", "Explained effect", "Number of edges requested", "toy-sparse"):
+    for expected in ("IOI", "Explained effect", "Edges requested", "toy-sparse"):
         assert expected in texts
 
 
@@ -208,10 +232,22 @@ def test_the_caption_has_the_facts(toy_pair):
         "first reach 0.9",
         f"IOI: {found.dense_k:.3g} / {found.sparse_k:.3g} = {found.multiplier:.2f}, 95 % interval over prompts",
         "take the rankings as given",
-        "Scores are by eap, of the metric logit_diff. Edges run from component to component; there are 46, q, k and v "
-        "of each head apart.",
+        "Scores are by eap, of the metric logit_diff, with the ablation corrupt. Edges run from component to "
+        "component; there are 46, q, k and v of each head apart.",
         "Level edge, ablation corrupt, threshold 0.9.",
         "Units are ranked by their |mean score| over 4 prompts of the task.",
         "Toy: run dense-ioi, 4 prompts.",
     ):
         assert fact in said
+
+
+def test_an_interval_says_of_how_many_draws_it_is_and_one_prompt_has_none(toy_pair):
+    partly = replace(toy_pair, multiplier=replace(toy_pair.multiplier, defined=0.78))
+    assert "(of the 78% of draws in which both get there)." in curves_caption([partly], TASK)
+    assert "of draws" not in curves_caption(
+        [replace(partly, multiplier=replace(partly.multiplier, defined=1.0))], TASK
+    )
+    alone = replace(toy_pair, curves=tuple(replace(curve, prompts=1) for curve in toy_pair.curves))
+    said = curves_caption([alone], TASK)
+    assert "interval" not in said.replace("bands their 95 % intervals", "")
+    assert "run dense-ioi, 1 prompt." in said

@@ -267,7 +267,8 @@ def test_hovering_shows_what_the_store_says(show, ioi, published):
     shown.page.mouse.move(5, 5)
     shown.settle()
     assert shown.card(0) == ""
-    assert "negative one carries the behaviour" in shown.page.locator("footer").inner_text()
+    # the file does not say of which metric its scores are, so neither does the page
+    assert "carries the behaviour" not in shown.page.locator("body").inner_text()
 
 
 def test_looking_at_a_node_fades_the_others_and_builds_nothing(show, ioi):
@@ -696,3 +697,11 @@ def test_sides_have_the_colours_of_their_places_in_the_pair(show, pair):
         "all => all.map(e => e.style.getPropertyValue('--colour'))"
     )
     assert colours == [style.PAIRS[0][1], style.PAIRS[0][0]]
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("logit_diff", "negative"), ("kl", "positive")])
+def test_the_page_says_which_scores_carry_the_behaviour(show, toy, metric, sign):
+    catalog = read_catalog(toy.path)
+    run = replace(catalog.run("dense-ioi"), metric=metric)
+    shown = show(explore(open_store(catalog), [[run]]))
+    assert f"One with a {sign} score carries the behaviour." in shown.page.locator("#about").inner_text()

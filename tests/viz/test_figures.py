@@ -28,7 +28,10 @@ def test_the_diagram_has_the_circuits_that_the_choice_makes(opened):
         assert {line.src.removeprefix("2/") for line in mine} == {
             circuit.wiring.node_names[node] for node in circuit.sources
         }
-        assert f"{circuit.kept} of 46 edges (20 requested, the strongest), through" in scene.caption
+        assert (
+            f"{circuit.kept} of 46 edges, through {len(circuit.heads)} heads; 20 requested, the strongest."
+            in (scene.caption)
+        )
     assert [word.text for word in scene.words if word.name.endswith("title")] == ["toy-sparse", "Toy"]
     assert "Toy: run dense-ioi." in scene.caption
 
@@ -37,8 +40,9 @@ def test_the_diagram_has_the_circuits_that_the_choice_makes(opened):
     ("choice", "how"),
     [
         ({"effect": 0.9}, "the smallest measured circuit that explains 0.9 of the effect"),
-        ({"mass": 0.8}, "with 0.8 of the total |score|"),
-        ({"threshold": 0.01}, "with |score| of 0.01 or more"),
+        ({"mass": 0.8}, "the fewest with 0.8 of the total |score|"),
+        ({"threshold": 0.01}, "those with a |score| of 0.01 or more"),
+        ({"k": 30, "signed": True, "prompt": 2}, "by how much they help, by the scores of prompt 2."),
         ({"k": 30, "greedy": True}, "the strongest, grown from the logits"),
     ],
 )
@@ -62,7 +66,11 @@ def test_heads_are_those_of_the_store(opened):
     assert sorted(filled, key=filled.get, reverse=True) == top
     assert not scene.lines
     assert {mark.shape for mark in scene.marks} == {"circle"}  # MLPs are live, and no units
-    assert "the 3 heads the strongest, the stronger the fuller." in scene.caption
+    assert "toy: 3 heads, the strongest; the stronger a head, the fuller its colour." in scene.caption
+    ringed = diagram(
+        connection, catalog, ["dense-ioi"], choice=Choice(k=3), level="head", look=Look(highlight=(top[1],))
+    )
+    assert {mark.name for mark in ringed.marks if mark.pen > 1} == {top[1]}
 
 
 def test_attention_edges_are_those_of_the_store(opened):
@@ -76,6 +84,20 @@ def test_attention_edges_are_those_of_the_store(opened):
     changed = [i for i in range(3) if words[f"token {i}"].colour == style.PAIRS[0][1]]
     assert changed == [2]  # the corrupted prompt has another token there
     assert "IOI, prompt 1: attention edges" in scene.caption
+    head = top[0]["name"].partition("[")[0]
+    look = Look(highlight=(head,))
+    scene = diagram(connection, catalog, PAIR, choice=Choice(k=6, prompt=1), level="attention", look=look)
+    strong = {line.about.partition("[")[0] for line in scene.lines if line.opacity > 0.14}
+    assert strong == {head}
+    with pytest.raises(InputError, match="No attention edge that is drawn is of 'a0'"):
+        diagram(
+            connection,
+            catalog,
+            PAIR,
+            choice=Choice(k=6, prompt=1),
+            level="attention",
+            look=Look(highlight=("a0",)),
+        )
 
 
 def test_attention_edges_by_mass_and_their_limit(opened):
@@ -100,6 +122,17 @@ def test_what_cannot_be_drawn_is_refused(opened, ioi_store):
         diagram(connection, catalog, [], choice=Choice(k=5))
     with pytest.raises(InputError, match="name it with --prompt"):
         diagram(connection, catalog, ["dense-ioi"], choice=Choice(k=5), level="attention")
+    with pytest.raises(InputError, match="is empty: it has none of its heads, those with a"):
+        diagram(connection, catalog, ["dense-ioi"], choice=Choice(threshold=1e9), level="head")
+    with pytest.raises(InputError, match="nothing that --slots, --no-mlps could change"):
+        look = Look(slots=True, mlps=False)
+        diagram(connection, catalog, ["dense-ioi"], choice=Choice(k=3), level="head", look=look)
+    with pytest.raises(InputError, match=r"of prompt 1, with its own ablation.*choose by k or mass"):
+        diagram(connection, catalog, ["dense-ioi"], choice=Choice(effect=0.9, prompt=1), level="attention")
+    with pytest.raises(
+        InputError, match=r"No model or run 'tyo' is in the figure to be called 'T'.* mean 'toy'"
+    ):
+        diagram(connection, catalog, ["dense-ioi"], choice=Choice(k=9), labels={"tyo": "T"})
     with pytest.raises(InputError, match="chosen by k, mass or threshold"):
         diagram(connection, catalog, ["dense-ioi"], choice=Choice(effect=0.9), level="head")
     published = read_catalog(ioi_store)

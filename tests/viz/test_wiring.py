@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pypdf import PdfReader
 from wirescope.graphs import InputError, Inputs, Shape, StoreError, Wiring, top_k
 from wirescope.viz import Look, Panel, draw_wiring, save_diagram, to_dot, to_tikz
 from wirescope.viz.dot import render
@@ -85,7 +86,7 @@ def test_layers_go_down_or_up_and_heads_go_right(upwards):
     assert at["a0.h0"][1] == at["m0"][1]
     assert at["a0.h0"][1] < at["a0.kv0"][1] < at["input"][1]
     assert len(set(at.values())) == len(at)  # none on top of another
-    (axis,) = scene.rules
+    (axis,) = (rule for rule in scene.rules if rule.arrow)
     assert (axis.end.y > axis.start.y) is upwards
     for line in scene.lines:  # edges leave and arrive in the direction of the layers
         start, one, *_ = line.points
@@ -179,7 +180,7 @@ def test_a_highlight_stands_out_and_the_others_fade(published):
         scene = draw_wiring([Panel(circuit=circuit)], Look(highlight=highlight))
         strong = {line.about for line in scene.lines if line.opacity >= 0.85}
         faded = {line.about for line in scene.lines} - strong
-        assert all(line.opacity < 0.3 * plain[line.about] for line in scene.lines if line.about in faded)
+        assert all(line.opacity < 0.2 * plain[line.about] for line in scene.lines if line.about in faded)
         assert [line.about in strong for line in scene.lines] == sorted(
             line.about in strong for line in scene.lines
         )
@@ -198,7 +199,7 @@ def test_a_highlight_stands_out_and_the_others_fade(published):
     ("highlight", "message"),
     [
         ("a9.h99", "has no node 'a9.h99'"),
-        ("a11.h0->a0.h1", "No edge of the circuit is highlighted by a11.h0->a0.h1"),
+        ("a11.h0->a0.h1", "Nothing that is drawn is highlighted by a11.h0->a0.h1"),
         ("a9.h9->a11.h10<x>", "an input 'x' that there is not"),
     ],
 )
@@ -228,6 +229,63 @@ def test_it_is_written_by_its_ending(published, tmp_path, ending):
     save_diagram(draw_wiring([Panel(circuit=top_k(published.wiring, published.scores, 64))]), file)
     start = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "dot": b"digraph", "tex": b"% needs"}[ending]
     assert file.read_bytes().startswith(start)
+
+
+def test_a_path_that_is_partly_there_says_what_is_not(published):
+    circuit = top_k(published.wiring, published.scores, 200)
+    look = Look(highlight=("input->m0->a11.h11->logits",))
+    said = draw_wiring([Panel(circuit=circuit, title="G")], look).caption
+    assert said == "G: of input->m0->a11.h11->logits, m0->a11.h11, a11.h11->logits is not in the circuit."
+    with pytest.raises(InputError, match="Nothing that is drawn is highlighted by m0"):
+        draw_wiring([Panel(circuit=circuit)], Look(highlight=("m0",), mlps=False))
+
+
+def test_shared_key_value_heads_are_joined_to_those_that_read_them():
+    wiring = Wiring(Shape(2, 4, kv_heads=2, inputs=Inputs.GROUPED))
+    circuit = top_k(wiring, [1.0] * wiring.n_edges, wiring.n_edges)
+    scene = draw_wiring([Panel(circuit=circuit)])
+    at = marks(scene)
+    joined = {(rule.start, rule.end) for rule in scene.rules if not rule.arrow}
+    assert joined == {
+        (at[f"a{layer}.kv{head // 2}"].at, at[f"a{layer}.h{head}"].at)
+        for layer in range(2)
+        for head in range(4)
+    }
+    into = next(line for line in scene.lines if line.dst == "a1.kv0")
+    assert into.points[-1].y == pytest.approx(at["a1.kv0"].at.y + at["a1.kv0"].height / 2)
+
+
+def test_a_long_title_is_smaller():
+    short, long = ("A", "A name of a model that is much longer than its panel is wide")
+    sizes = [
+        next(
+            word.size
+            for word in draw_wiring([Panel(circuit=toy_circuit(), title=title)]).words
+            if word.text == title
+        )
+        for title in (short, long)
+    ]
+    assert sizes == [9.0, 6.0]
+
+
+@pytest.mark.parametrize("ending", ["svg", "pdf"])
+def test_the_page_is_as_wide_as_what_is_drawn(published, tmp_path, ending):
+    panel = Panel(circuit=top_k(published.wiring, published.scores, 64))
+    scene = draw_wiring([panel, panel])
+    save_diagram(scene, tmp_path / f"x.{ending}")
+    if ending == "pdf":
+        size = float(PdfReader(tmp_path / "x.pdf").pages[0].mediabox.width)
+    else:
+        size = float(ET.parse(tmp_path / "x.svg").getroot().get("width").removesuffix("pt"))
+    assert size == pytest.approx(width(scene), abs=12)
+    assert size <= 400
+
+
+def test_text_is_text_to_graphviz(tmp_path):
+    odd = r"\N \G &#65; &amp; <b> {x|y}"
+    save_diagram(draw_wiring([Panel(circuit=toy_circuit(), title=odd)]), tmp_path / "x.svg")
+    texts = [text.text.replace("\xa0", " ") for text in ET.parse(tmp_path / "x.svg").findall(".//{*}text")]
+    assert odd in texts
 
 
 def test_the_svg_has_what_the_scene_has(published, tmp_path):
@@ -287,7 +345,7 @@ def test_an_installed_graphviz_does_where_the_bundled_one_is_not(tmp_path, monke
 def test_the_tikz_compiles_in_an_article(published, tmp_path):
     panels = [
         Panel(circuit=top_k(published.wiring, published.scores, k), title=title)
-        for k, title in ((200, r"50 % of #1_{a} & \b ~ ^ $x$"), (2500, "GPT-2"))
+        for k, title in ((200, r"50 % of #1_{a} & \b ~ ^ $x$ ⏎ ␣ é 中"), (2500, "GPT-2"))
     ]
     save_diagram(draw_wiring(panels, Look(width=340, slots=True, numbers=True)), tmp_path / "figure.tex")
     (tmp_path / "article.tex").write_text(
