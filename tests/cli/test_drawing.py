@@ -83,7 +83,9 @@ def test_curve_writes_the_figure_and_the_facts_beside_it(cli, toy, tmp_path, end
     )
     assert (result.status, result.out) == (0, "")
     assert result.err == f"'{out}', and the facts for its caption in '{tmp_path / 'ioi.caption.txt'}'.\n"
-    assert "Dense: run dense-ioi, 4 prompts." in (tmp_path / "ioi.caption.txt").read_text()
+    said = (tmp_path / "ioi.caption.txt").read_text()
+    assert "Dense: run dense-ioi, 4 prompts." in said
+    assert "Dotted: the share of the total |score|" in said
     assert out.stat().st_size > 1000
 
 

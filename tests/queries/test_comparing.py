@@ -147,7 +147,7 @@ def test_the_attributed_curve_of_attention_edges_is_of_each_prompt(toy_copy):
     effects = [
         {"prompt_id": p, "requested": k, "kept": k, "metric": 1.0, "m_all": 2.0, "m_none": 0.0}
         | {"level": "attention", "ranking": "prompt", "ablation": "corrupt"}
-        for k in (1, 5, 24)
+        for k in (1, 5, 15, 24)
         for p in range(4)
     ]
     record = replace(
@@ -171,7 +171,7 @@ def test_the_attributed_curve_of_attention_edges_is_of_each_prompt(toy_copy):
         mine = np.abs(scores["score"].to_numpy().astype(np.float64))[scores["prompt_id"].to_numpy() == prompt]
         ordered = -np.sort(-mine)
         assert len(mine) == (12 if prompt == 3 else 24)
-        shares.append([ordered[:k].sum() / ordered.sum() for k in (1, 5, 24)])
+        shares.append([ordered[:k].sum() / ordered.sum() for k in (1, 5, 15, 24)])
     np.testing.assert_allclose(curve.attributed["share"].to_numpy(), np.mean(shares, axis=0), rtol=1e-6)
 
 

@@ -156,6 +156,14 @@ def test_two_pairs_of_models_share_a_figure_with_four_colours_and_one_legend(toy
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
 
 
+@pytest.mark.parametrize(
+    ("level", "label"),
+    [("edge", "Edges requested"), ("head", "Heads kept"), ("attention", "Attention edges kept")],
+)
+def test_the_axis_says_what_is_counted(toy_pair, level, label):
+    assert draw_curves([toy_pair], View(level=level)).axes[0].get_xlabel() == label
+
+
 def test_many_panels_go_on_below(toy_pair):
     figure = draw_curves([toy_pair] * 5, TASK)
     assert len(figure.axes) == 8
@@ -179,16 +187,17 @@ def test_nothing_is_written_over_a_neighbour_or_off_the_page(toy_pair, panels, l
 
 
 def test_labels_are_neither_mathematics_nor_hidden(toy_pair, tmp_path):
-    labels = {"toy": r"$\foo$ & $5", "toy-sparse": "_sparse"}
-    figure = draw_curves([toy_pair], TASK, labels=labels)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_sparse", r"$\foo$ & $5"]
+    labels = {"toy": r"$\foo$ & x", "toy-sparse": "_sparse"}
+    odd = [replace(curve, run=replace(curve.run, task=r"$\bar$")) for curve in toy_pair.curves]
+    figure = draw_curves([replace(toy_pair, curves=tuple(odd))], TASK, labels=labels)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_sparse", r"$\foo$ & x"]
     save_curves(figure, tmp_path / "x.svg")
     texts = [
         "".join(text.itertext())
         for text in ET.parse(tmp_path / "x.svg").iter("{http://www.w3.org/2000/svg}text")
     ]
-    assert r"$\foo$ & $5" in texts
-    assert "_sparse" in texts
+    assert r"$\foo$ & x" in texts
+    assert {"_sparse", r"$\bar$"} <= set(texts)
 
 
 @pytest.mark.parametrize("ending", ["pdf", "svg", "png"])
