@@ -129,7 +129,7 @@ def curves_caption(
         ]
     if random and any(curve.random.num_rows for curve in curves):
         said += ["Grey: units in random order."]
-    if any(curve.attributed for curve in curves):
+    if any(curve.attributed is not None for curve in curves):
         said += [
             "Dotted: the share of the total |score| in the same units, which is attributed, not measured."
         ]

@@ -59,6 +59,12 @@ def curve_figure(
     pairs = pair_up(connection, catalog, runs)
     check_labels((run for pair in pairs for run in pair), labels)
     found = [compare(connection, catalog, pair, view, attributed=attributed) for pair in pairs]
+    ablations = {curve.ablation: curve.run.run for one in found for curve in one.curves}
+    if len(ablations) > 1:
+        said = ", ".join(f"'{run}' with {ablation}" for ablation, run in ablations.items())
+        raise InputError(
+            f"One figure has curves of one ablation, and these are {said}: choose it with --ablation."
+        )
     figure = draw_curves(found, view, labels=labels, random=random)
     return CurveFigure(figure, curves_caption(found, view, labels=labels, random=random))
 

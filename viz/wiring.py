@@ -111,7 +111,6 @@ class _Grid:
         self.middle = [
             left + (count - 1) * self.column / 2 for left, count in zip(self.left, columns, strict=True)
         ]
-        self.right = self.left[-1] + (columns[-1] - 0.5) * self.column
 
     def y(self, row: float) -> float:
         """Of a row: -1 is the input, the number of layers the logits."""
@@ -205,9 +204,8 @@ class _Drawn:
         named = [item for item in self._look.highlight if "->" not in item]
         for node, place in enumerate(self._places):
             kind = KINDS[wiring.node_kind[node]]
-            if place is None or (
-                self._panel.heads is not None and kind != "head"
-            ):  # where heads are the units, all else is as ever
+            is_unit = self._panel.heads is None or kind == "head"
+            if place is None or not is_unit:
                 continue
             name, used = wiring.node_names[node], node in active
             look = Mark(

@@ -1,9 +1,11 @@
 """Figures from a store, as the commands make them."""
 
 import json
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
-from wirescope.data import read_catalog
+from wirescope.data import read_catalog, write_run
 from wirescope.graphs import InputError
 from wirescope.queries import Choice, ask, choose, open_store, select
 from wirescope.viz import Look, curve_figure, diagram, explorer, style
@@ -153,3 +155,25 @@ def test_the_explorer_has_the_runs(opened):
     assert page.startswith("<!doctype html>")
     assert "My <toy>" not in page
     assert json.dumps("My \\u003ctoy\\u003e").replace("\\\\", "\\") in page
+
+
+def test_one_figure_has_one_ablation(toy_copy):
+    connection = open_store(toy_copy.path)
+    effects = select(connection, "select * from effects where run = 'dense-ioi'").drop(["run"])
+    zero = pa.array(["zero"] * effects.num_rows)
+    effects = effects.set_column(effects.schema.get_field_index("ablation"), "ablation", zero)
+    for name in PAIR:
+        record = replace(
+            read_catalog(toy_copy.path).run(name), run=f"{name}-0", ablation="zero", parts={}, finished=None
+        )
+        with write_run(toy_copy.path, record) as writer:
+            writer.write_wiring(record.wiring)
+            writer.write("effects", effects)
+    catalog = read_catalog(toy_copy.path)
+    connection = open_store(catalog)
+    zeroed = [f"{name}-0" for name in PAIR]
+    with pytest.raises(InputError, match="'dense-ioi' with corrupt, 'dense-ioi-0' with zero: choose it"):
+        curve_figure(connection, catalog, [*PAIR, *zeroed])
+    with pytest.raises(InputError, match="measured with the ablation corrupt and 'dense-ioi-0' with zero"):
+        curve_figure(connection, catalog, [PAIR[0], zeroed[1]])
+    assert "ablation zero" in curve_figure(connection, catalog, zeroed).caption
