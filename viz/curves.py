@@ -329,14 +329,11 @@ def _columns(table: Any, *names: str) -> list[np.ndarray]:
 
 
 def _roles(comparisons: Sequence[Comparison], named: Sequence[Sequence[str]]) -> list[style.Role]:
-    """Sparse first, dense second; a run alone by whether its model came from another."""
-    roles = []
-    for one, names in zip(comparisons, named, strict=True):
-        alone = len(names) == 1
-        for i, (name, curve) in enumerate(zip(names, one.curves, strict=True)):
-            sparse = curve.run.base_model is not None if alone else i == 0
-            roles.append(style.Role(name, names[-1], sparse))
-    return roles
+    return [
+        role
+        for one, names in zip(comparisons, named, strict=True)
+        for role in style.roles_of(names, [curve.run.base_model is not None for curve in one.curves])
+    ]
 
 
 def _matplotlib() -> Any:

@@ -58,11 +58,8 @@ def explorer_page(exploration: "Exploration") -> str:
 
 
 def _panel(panel: "Panel") -> dict[str, Any]:
-    roles = [
-        style.Role(side.label, side.run.base_model or side.run.model, side.run.base_model is not None)
-        for side in panel.sides
-    ]
-    colours = style.colours(roles)
+    labels = [side.label for side in panel.sides]
+    colours = style.colours(style.roles_of(labels, [side.run.base_model is not None for side in panel.sides]))
     return {
         "name": panel.name,
         "prompts": [prompt.text for prompt in panel.prompts],

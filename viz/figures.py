@@ -94,11 +94,8 @@ def diagram(
     look = look or Look()
     _check_look(look, level)
     names = labels_of(records, labels)
-    roles = [
-        style.Role(name, names[-1], run.base_model is not None if len(names) != 2 else not i)
-        for i, (name, run) in enumerate(zip(names, records, strict=True))
-    ]
-    colours = [style.colours(roles)[name] for name in names]
+    found = style.colours(style.roles_of(names, [run.base_model is not None for run in records]))
+    colours = [found[name] for name in names]
     if level == "attention":
         return _attention(connection, records, choice, look, names, colours)
     panels = [

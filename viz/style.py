@@ -4,7 +4,7 @@ Colours are those of Okabe and Ito, which readers who do not see all colours can
 equally dark, so where lines cross a second sign tells them apart as well, for a print in grey: markers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 INK, SOFT_INK, GRID = "#222222", "#757575", "#E4E4E4"
@@ -35,6 +35,16 @@ class Role:
     label: str
     family: str
     sparse: bool
+
+
+def roles_of(labels: Sequence[str], gated: Sequence[bool]) -> list[Role]:
+    """The roles of a panel: of two, the first is the sparse one; else those are whose models have gates.
+
+    >>> roles_of(["Sparse GPT-2", "GPT-2"], [True, False])[1]
+    Role(label='GPT-2', family='GPT-2', sparse=False)
+    """
+    sparse = (True, False) if len(labels) == 2 else gated
+    return [Role(label, labels[-1], is_sparse) for label, is_sparse in zip(labels, sparse, strict=True)]
 
 
 def colours(roles: Iterable[Role]) -> dict[str, str]:

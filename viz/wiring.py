@@ -179,8 +179,9 @@ class _Drawn:
         order = (
             sorted(self._order.tolist(), key=lambda at: bool(self.highlighted[at])) if faded else self._order
         )
+        sources, destinations = circuit.src, circuit.dst  # each of them is made anew when it is asked for
         for at in order:
-            src, dst = int(circuit.src[at]), int(circuit.dst[at])
+            src, dst = int(sources[at]), int(destinations[at])
             score = float(circuit.scores[at])
             visible = style.weight(abs(score) / strongest, len(self._order))
             stands_out = faded and bool(self.highlighted[at])
