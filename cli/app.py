@@ -248,7 +248,10 @@ def sparsify(
 
 @app.command()
 def convert(
-    file: Annotated[Path, typer.Argument(help="A TransformerLens state dict of a GPT-2: .pt, .safetensors")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A model as .gguf, or a GPT-2 of TransformerLens as .pt or .safetensors."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
     vocabulary: Annotated[
         int | None, typer.Option(help="Keep so many tokens; the others are padding.")
@@ -258,20 +261,31 @@ def convert(
     ] = False,
     base: Annotated[str | None, typer.Option(help="The dense model that a gated one came from.")] = None,
 ) -> None:
-    """Turn a TransformerLens state dict into a GPT-2 folder.
+    """Turn a model file into a folder for extract --model.
 
-    The folder is for extract --model, and for transformers. A tokenizer is
-    not part of it: copy one into it, or give prompts as token ids.
+    A .gguf file holds weights, mostly quantised, and a tokenizer; both go
+    into the folder, the weights as float32. A TransformerLens state dict of
+    a GPT-2 has no tokenizer: copy one into the folder, or give prompts as
+    token ids. The options are for these.
+
+    Example: wirescope convert SmolLM2-135M.gguf --out smollm2
 
     Example: wirescope convert sparse.pt --out sparse-gpt2 --gated
     --vocabulary 50257 --base gpt2
     """
+    from ..graphs import InputError
+
     with needing_torch("Converting a model"):
-        from ..extract import convert_state_dict
-    config = convert_state_dict(file, out, vocabulary=vocabulary, gated=gated, base=base)
+        from ..extract import convert_gguf, convert_state_dict
+    if file.suffix == ".gguf":
+        if vocabulary is not None or gated or base is not None:
+            raise InputError("--vocabulary, --gated and --base are for state dicts, not for a .gguf file.")
+        config = convert_gguf(file, out)
+    else:
+        config = convert_state_dict(file, out, vocabulary=vocabulary, gated=gated, base=base)
     say(
-        f"'{out}': a {'gated ' if gated else ''}GPT-2 of {config.n_layer} layers x {config.n_head} heads, "
-        f"{config.vocab_size:,} tokens."
+        f"'{out}': a {'gated ' if gated else ''}model of the family {config.model_type}, "
+        f"{config.num_hidden_layers} layers x {config.num_attention_heads} heads, {config.vocab_size:,} tokens."
     )
 
 

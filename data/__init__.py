@@ -1,6 +1,6 @@
 """What is read and written: tasks, prompts and text, the store and its schema, what comes with the package."""
 
-from .files import disk_errors, replacing
+from .files import disk_errors, new_folder, replacing
 from .models import PAIR
 from .prompts import (
     Prompt,
@@ -67,6 +67,7 @@ __all__ = [
     "join_run",
     "make_task",
     "mib_json",
+    "new_folder",
     "pair_lines",
     "parse_circuit",
     "plain_config",

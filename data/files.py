@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Files and folders that are there whole or not at all."""
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,21 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill that becomes the target, which must not be there, when the block ends without an exception."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"'{target}' is there already and not an empty folder: choose another --out.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with disk_errors(target):
+            temporary.mkdir(parents=True)
+            yield temporary
+            temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager

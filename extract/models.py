@@ -90,10 +90,10 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
     """Load a model as it is, frozen: a hub name, a folder, or one of the embedded pair."""
     source = _source(name)
     _check_folder(name, Path(source))
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
-    family = _family(name, config.model_type)
+    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    family = family_of(name, config.model_type)
     quiet_unless_terminal()
-    model, info = _loaded(
+    model, info = attempt(
         name,
         lambda: AutoModelForCausalLM.from_pretrained(
             source,
@@ -145,7 +145,7 @@ def load_vocabulary(name: str) -> Vocabulary:
     source = _source(name)
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
     return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(name, source))
 
 
@@ -219,7 +219,7 @@ def _check_folder(name: str, folder: Path) -> None:
         raise InputError(f"The folder '{name}' has no weights: it needs a model.safetensors.")
 
 
-def _loaded(name: str, get: Callable[[], Any]) -> Any:
+def attempt(name: str, get: Callable[[], Any]) -> Any:
     """What transformers loads, without what it says meanwhile; whatever it fails with is a sentence."""
     loggers = [getLogger(package) for package in ("transformers", "huggingface_hub")]
     levels = [logger.level for logger in loggers]
@@ -231,7 +231,7 @@ def _loaded(name: str, get: Callable[[], Any]) -> Any:
         raise
     except Exception as error:  # a broken file can make it fail in any way
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
-        if Path(_source(name)).is_dir():
+        if Path(_source(name)).exists():
             raise InputError(f"The model in '{name}' cannot be loaded: {reason}.") from error
         raise InputError(
             f"The model '{name}' cannot be had from the hub: it does not exist, is gated and needs a login, or there "
@@ -256,7 +256,8 @@ def _fingerprint(folder: Path) -> str | None:
     return f"sampled-sha256:{digest.hexdigest()}" if files else None
 
 
-def _family(name: str, model_type: str) -> ModuleType:
+def family_of(name: str, model_type: str) -> ModuleType:
+    """The family of a model type; one that there is none for is an error that names those that there are."""
     if model_type not in FAMILIES:
         raise InputError(
             f"The model '{name}' is of the family '{model_type}', which is not supported; supported are "
@@ -277,7 +278,7 @@ def _check_gates(name: str, config: Any, shape: Shape) -> None:
 def _tokenizer(name: str, source: str) -> Any:
     if Path(source).is_dir() and not any(Path(source, file).is_file() for file in _TOKENIZER_FILES):
         return None
-    return _loaded(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+    return attempt(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
 
 
 def _vocabulary(size: int, context: int, tokenizer: Any) -> Vocabulary:

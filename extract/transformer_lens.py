@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ..data import disk_errors
+from ..data import new_folder
 from ..graphs import InputError
 from .models import quiet_unless_terminal
 
@@ -34,25 +34,21 @@ def convert_state_dict(
     base: str | None = None,
 ) -> GPT2Config:
     """Read a state dict, write a GPT-2 folder; with `vocabulary`, tokens beyond it are padding and are cut off."""
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"'{out}' is there already and not an empty folder: choose another --out.")
-    weights = read_state_dict(file)
-    config, tensors = to_gpt2(weights, vocabulary, str(file))
-    if gated:
-        config.gate_bias = [[0.0] * config.n_head for _ in range(config.n_layer)]
-    if base is not None:
-        config.base_model = base
-    model = GPT2LMHeadModel(config)
-    quiet_unless_terminal()
-    try:
-        model.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
-        raise InputError(f"'{file}' has weights that do not fit each other: {reason}.") from error
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(out)
+    with new_folder(Path(out)) as folder:
+        weights = read_state_dict(file)
+        config, tensors = to_gpt2(weights, vocabulary, str(file))
+        if gated:
+            config.gate_bias = [[0.0] * config.n_head for _ in range(config.n_layer)]
+        if base is not None:
+            config.base_model = base
+        model = GPT2LMHeadModel(config)
+        quiet_unless_terminal()
+        try:
+            model.load_state_dict(tensors, strict=True)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+            raise InputError(f"'{file}' has weights that do not fit each other: {reason}.") from error
+        model.save_pretrained(folder)
     return config
 
 

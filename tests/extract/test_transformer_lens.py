@@ -116,7 +116,7 @@ def test_one_sentence_says_what_the_folder_holds(convert, state, tmp_path):
     enable_progress_bar()  # which is not for a file that standard error goes to
     result = convert(state)
     assert result.out == ""
-    assert result.err == f"'{tmp_path / 'out'}': a GPT-2 of 2 layers x 3 heads, 23 tokens.\n"
+    assert result.err == f"'{tmp_path / 'out'}': a model of the family gpt2, 2 layers x 3 heads, 23 tokens.\n"
 
 
 def test_an_unembedding_that_is_the_embedding_may_be(convert, state, model, tmp_path):
@@ -246,7 +246,7 @@ def test_gated_attention_drops_pairs_whose_logit_is_not_above_0(convert, state, 
     assert (expected - logits(model)).abs().max() > 0.1  # the gates matter
     result = convert(state, "--gated")
     assert result.status == 0
-    assert "a gated GPT-2 of 2 layers x 3 heads" in result.err
+    assert "a gated model of the family gpt2, 2 layers x 3 heads" in result.err
     assert_same(logits(loaded(tmp_path / "out", attn_implementation="wirescope")), expected)
 
 
