@@ -90,6 +90,12 @@ class Circuit:
     def __repr__(self) -> str:
         return f"Circuit({self.kept} of {self.requested} edges kept, {len(self.nodes)} nodes)"
 
+    def _repr_svg_(self) -> str | None:
+        """For notebooks: its wiring diagram."""
+        from ..viz import Panel, draw_wiring  # the one look ahead: who shows a circuit does not import viz
+
+        return draw_wiring([Panel(circuit=self, title=repr(self))])._repr_svg_() if self.kept else None
+
 
 def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -> Circuit:
     """The k strongest edges.

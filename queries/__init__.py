@@ -15,6 +15,7 @@ from .comparing import (
     printable,
 )
 from .exploring import Exploration, explore
+from .notebook import Store, open  # noqa: A004  # for q.open(...)
 from .questions import answer, ask, parameters, select
 from .session import open_store
 from .texts import QUESTIONS, VIEWS, text
@@ -28,6 +29,7 @@ __all__ = [
     "Curve",
     "Exploration",
     "Multiplier",
+    "Store",
     "Units",
     "View",
     "answer",
@@ -39,6 +41,7 @@ __all__ = [
     "edge_scores",
     "explore",
     "labels_of",
+    "open",
     "open_store",
     "pair_up",
     "parameters",

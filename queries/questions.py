@@ -73,11 +73,7 @@ def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
     maps, blobs) comes as DuckDB writes it.
     """
     with _messages():
-        statements = connection.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
-            raise InputError(f"Only a single SELECT can be run on a store; this query is: {kinds}.")
-        relation = connection.sql(statements[0])
+        relation = admitted(connection, query)
         twice = [name for name, times in Counter(relation.columns).items() if times > 1]
         if twice:
             raise InputError(f"Two columns of the answer are called '{twice[0]}'; tell them apart with AS.")
@@ -88,6 +84,16 @@ def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
             columns = [_as_text(name) if name in odd else _identifier(name) for name in relation.columns]
             relation = relation.project(", ".join(columns))
         return _without_decimals(relation.to_arrow_table())
+
+
+def admitted(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
+    """A user's query, which must be one SELECT, as a relation: nothing is computed yet."""
+    with _messages():
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+            raise InputError(f"Only a single SELECT can be run on a store; this query is: {kinds}.")
+        return connection.sql(statements[0])
 
 
 def parameters(question: str) -> list[str]:

@@ -6,9 +6,10 @@ from .curves import ENDINGS as CURVE_ENDINGS
 from .curves import check_ending, curves_caption, draw_curves, save_curves
 from .dot import ENDINGS as DIAGRAM_ENDINGS
 from .dot import save_diagram, to_dot
-from .explorer import explorer_page
+from .explorer import ExplorerPage, explorer_page
 from .figures import CurveFigure, curve_figure, diagram, explorer
 from .page import Shown, index_page
+from .scene import Scene
 from .tikz import to_tikz
 from .wiring import Look, Panel, draw_wiring
 
@@ -16,8 +17,10 @@ __all__ = [
     "CURVE_ENDINGS",
     "DIAGRAM_ENDINGS",
     "CurveFigure",
+    "ExplorerPage",
     "Look",
     "Panel",
+    "Scene",
     "Shown",
     "TokenPanel",
     "check_ending",

@@ -90,16 +90,21 @@ def draw_curves(
     return figure
 
 
-def save_curves(figure: "Figure", file: Path) -> None:
+def save_curves(figure: "Figure", file: Path | str) -> None:
     """Write the figure by the file's ending: pdf, svg or png."""
-    matplotlib = _matplotlib()
-    ending = check_ending(file, ENDINGS)
+    file = Path(file)
+    content = render_curves(figure, check_ending(file, ENDINGS))
+    with replacing(file) as target:
+        target.write(content)
+
+
+def render_curves(figure: "Figure", ending: str) -> bytes:
+    """The figure as pdf, svg or png; the same figure gives the same bytes."""
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[ending]
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_SETTINGS):
+    with _matplotlib().rc_context(_SETTINGS):
         figure.savefig(buffer, format=ending, dpi=300, metadata=dates)
-    with replacing(file) as target:
-        target.write(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def check_ending(file: Path, endings: Sequence[str]) -> str:

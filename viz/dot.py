@@ -35,8 +35,9 @@ _HEAD = 6.0
 """The length of an arrow's head, in points."""
 
 
-def save_diagram(scene: Scene, file: Path) -> None:
+def save_diagram(scene: Scene, file: Path | str) -> None:
     """Write a diagram by the file's ending: pdf, svg and png by Graphviz, dot as it is, tex as TikZ."""
+    file = Path(file)
     ending = check_ending(file, ENDINGS)
     if ending == "tex":
         content = to_tikz(scene).encode()

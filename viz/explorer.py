@@ -12,7 +12,8 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from html import escape
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,16 @@ _SCRIPTS = ("explorer_circuit.js", "explorer_drawing.js", "explorer_view.js", "e
 _THEMES = {"light": style.LIGHT, "dark": style.DARK}
 _START_EFFECT, _START = 0.9, 200
 """The page begins where every side explains this much, or with so many edges."""
+
+
+@dataclass(frozen=True)
+class ExplorerPage:
+    """The page in a notebook, in a frame of its own."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="760" style="border: 0"></iframe>'
 
 
 def explorer_page(exploration: "Exploration") -> str:

@@ -24,7 +24,7 @@ from ..queries import (
 from . import style
 from .attention import TokenPanel, draw_attention
 from .captions import run_facts
-from .curves import curves_caption, draw_curves
+from .curves import curves_caption, draw_curves, render_curves
 from .explorer import explorer_page
 from .scene import Scene
 from .wiring import Look, Panel, draw_wiring
@@ -42,6 +42,10 @@ class CurveFigure:
 
     figure: "Figure"
     caption: str
+
+    def _repr_svg_(self) -> str:
+        """For notebooks."""
+        return render_curves(self.figure, "svg").decode()
 
 
 def curve_figure(

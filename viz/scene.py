@@ -5,6 +5,7 @@ Diagrams are laid out as scenes; `dot` and `tikz` write them down. So what is dr
 
 from dataclasses import dataclass
 
+from ..graphs import InputError
 from . import style
 
 
@@ -83,3 +84,12 @@ class Scene:
     rules: tuple[Rule, ...] = ()
     caption: str = ""
     """What a reader has to know."""
+
+    def _repr_svg_(self) -> str | None:
+        """For notebooks: the drawing, if there is a Graphviz to render it."""
+        from .dot import render, to_dot  # which imports this module
+
+        try:
+            return render(to_dot(self), "svg").decode()
+        except InputError:
+            return None
