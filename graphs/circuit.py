@@ -100,7 +100,7 @@ class Circuit:
 def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -> Circuit:
     """The k strongest edges.
 
-    >>> from wirescope.graphs import Shape, Wiring
+    >>> from wirescope.graphs import Shape
     >>> tiny = Wiring(Shape(layers=1, heads=1))
     >>> circuit = top_k(tiny, [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], k=3)
     >>> circuit
@@ -115,13 +115,25 @@ def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) ->
 
 
 def at_least(wiring: Wiring, scores: ArrayLike, threshold: float, *, signed: bool = False) -> Circuit:
-    """All edges whose strength is at least a threshold."""
+    """All edges whose strength is at least a threshold.
+
+    >>> from wirescope.graphs import Shape
+    >>> tiny = Wiring(Shape(layers=1, heads=1))
+    >>> at_least(tiny, [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], 0.7)
+    Circuit(2 of 3 edges kept, 3 nodes)
+    """
     scores = _checked(wiring, scores)
     return _circuit(wiring, scores, np.flatnonzero(_strength(scores, signed) >= check_threshold(threshold)))
 
 
 def mass(wiring: Wiring, scores: ArrayLike, share: float, *, signed: bool = False) -> Circuit:
-    """The smallest set of edges with at least a share of the total |score|; signed: of the helpful total."""
+    """The smallest set of edges with at least a share of the total |score|; signed: of the helpful total.
+
+    >>> from wirescope.graphs import Shape
+    >>> tiny = Wiring(Shape(layers=1, heads=1))
+    >>> mass(tiny, [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], 0.8)
+    Circuit(4 of 4 edges kept, 4 nodes)
+    """
     scores = _checked(wiring, scores)
     order = ranking(scores, signed=signed)
     return _circuit(wiring, scores, order[: needed_for(share, _strength(scores, signed)[order])])
@@ -132,6 +144,11 @@ def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -
 
     Each node in the circuit offers its strongest incoming edge that is not taken yet; a heap picks among
     the offers, so it never holds more than one entry a node.
+
+    >>> from wirescope.graphs import Shape
+    >>> tiny = Wiring(Shape(layers=1, heads=1))
+    >>> greedy(tiny, [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], k=2).table()["name"].to_pylist()
+    ['input->a0.h0<v>', 'a0.h0->logits']
     """
     scores = _checked(wiring, scores)
     check_k(wiring, k)

@@ -3,6 +3,14 @@
 Each measure is 0 for circuits that share nothing and 1 for a circuit and itself. Circuits of one size in
 one wiring overlap by chance, all the more where a few layers hold most edges; `against_null` says how much
 by comparing with circuits that were rewired at random within their layers, every degree kept.
+
+    >>> from wirescope.graphs import Shape, Wiring, top_k
+    >>> wiring, scores = Wiring(Shape(layers=1, heads=1)), [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3]
+    >>> small, large = (top_k(wiring, scores, k) for k in (3, 5))
+    >>> jaccard(small, large), shared_heads(small, large)
+    (0.4, 1.0)
+    >>> round(rank_biased_overlap(small, large), 3)
+    0.706
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

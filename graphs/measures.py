@@ -5,6 +5,15 @@ sequence of edges, not of nodes. `layer` runs from -1 (`input`) to the number of
 
 The edges from a key/value head to its query heads (grouped inputs) lie on paths but are no edges of the
 circuit: they cost nothing on a path, cannot be cut, and are not counted.
+
+    >>> from wirescope.graphs import Shape, Wiring, top_k
+    >>> circuit = top_k(Wiring(Shape(layers=1, heads=1)), [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], k=5)
+    >>> depth(circuit), path_count(circuit), density(circuit)
+    (2, 3, 0.625)
+    >>> strongest_paths(circuit, 1)[0].edges
+    ('input->a0.h0<v>', 'a0.h0->logits')
+    >>> minimum_cut(circuit).edges
+    array([5, 6, 7], dtype=int32)
 """
 
 import random

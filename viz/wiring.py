@@ -3,6 +3,12 @@
 Positions and curves are computed here, in points; Graphviz or TikZ only render them, so ten thousand edges take a
 second. Edges lie below the nodes, the weakest first; opacity and width follow the square root of the strength, as a
 share of the panel's strongest.
+
+    >>> from wirescope.graphs import Shape, Wiring, top_k
+    >>> circuit = top_k(Wiring(Shape(layers=1, heads=1)), [0.1, 0, -0.9, 0.8, 0, 0.2, -0.7, 0.3], k=5)
+    >>> scene = draw_wiring([Panel(circuit=circuit, title="A head and an MLP")])
+    >>> [line.about for line in scene.lines if line.src.endswith("m0")]  # doctest: +ELLIPSIS
+    ['m0->logits...']
 """
 
 from collections.abc import Iterator, Mapping, Sequence
