@@ -1,8 +1,8 @@
 """The README and the pages of docs/ are true: their commands run and print what they say, their links lead somewhere.
 
-A block marked ``sh`` is run; the block after it, if it has no mark, is what that printed. The pages run in the folder in which
-the tour ended, each in a copy of its own. What is marked ``console`` needs a GPU, a cluster or a model that is not here,
-and is not run.
+A block marked ``sh`` is run; the block after it, if it has no mark, is what that printed. The pages run in the folder
+in which the tour ended, each in a copy of its own. What is marked ``console`` needs a GPU, a cluster or a model that is
+not here, and is not run.
 """
 
 import os
