@@ -1,0 +1,139 @@
+"""What questions cost on a store the size of OLMo-7B's: seconds, memory and what goes to disk, under a memory limit.
+
+Writes seeded noise with a heavy tail for every edge and prompt, a shard at a time, and asks each question in a
+process of its own, so that its peak is its own. Prints a table and asserts nothing: machines differ. Times are
+also given as multiples of a bare scan of the scores, made just before in the same process.
+
+    python bench/scale.py [--prompts 200] [--memory 2GB --memory 8GB] [--engine spark] [--folder KEPT]
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from timing import heading, peak, row
+from wirescope.data import TABLES, Run, find_run, read_catalog, write_run
+from wirescope.graphs import Shape, Wiring
+from wirescope.queries import Choice, ask, choose, open_store, select
+
+PROMPTS_A_SHARD = 8
+RUN = "random"
+
+QUESTIONS: dict[str, Callable[[Any, Run], object]] = {
+    "top 10,000 edges by |mean|": lambda store, run: ask(store, "top_edges", run=run.run, k=10_000),
+    "mean |score| an edge": lambda store, _: select(store, "select name, mean_abs from edge_means"),
+    "attributed curve": lambda store, run: ask(store, "attributed_curve", run=run.run),
+    "one prompt's top 1,000": lambda store, run: ask(
+        store, "top_edges", run=run.run, k=1000, prompt=run.prompts // 2
+    ),
+    "stability of the top 1,000": lambda store, run: ask(store, "stability", run=run.run, k=1000),
+    "layer mass": lambda store, run: ask(store, "layer_mass", run=run.run),
+    "head strength": lambda store, run: ask(store, "head_strength", run=run.run),
+    "circuit of 0.9 of the mass": lambda store, run: choose(store, run, Choice(mass=0.9)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--memory", action="append", help="of DuckDB; more than once for several")
+    parser.add_argument("--engine", choices=("duckdb", "spark"), default="duckdb")
+    parser.add_argument("--folder", type=Path, help="a folder for the store, which is kept and used again")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        store = options.folder or Path(temporary) / "store"
+        in_a_process(bench_write, store, Shape(options.layers, options.heads), options.prompts)
+        for memory in options.memory or ["2GB", "8GB"] if options.engine == "duckdb" else [None]:
+            heading(f"DuckDB within {memory}" if memory else "Spark")
+            for name in QUESTIONS:
+                in_a_process(bench_question, store, name, memory)
+
+
+def in_a_process(job: Callable[..., None], *arguments: object) -> None:
+    """Do something in a new process, whose memory starts from nothing."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+        pool.submit(job, *arguments).result()
+
+
+def bench_write(store: Path, shape: Shape, prompts: int) -> None:
+    heading(f"{shape.n_edges:,} edges x {prompts:,} prompts = {shape.n_edges * prompts / 1e6:.1f} M scores")
+    if find_run(store, RUN) is None:
+        start = time.perf_counter()
+        write_store(store, Wiring(shape), prompts)
+        row("write", f"{time.perf_counter() - start:.1f} s", f"{peak():,.0f} MB at the peak")
+    size = sum(part.bytes for part in read_catalog(store).run(RUN).parts["edge_scores"])
+    row("size", f"{size / 1e6:,.0f} MB", f"{size / (shape.n_edges * prompts):.3f} bytes a score")
+
+
+def write_store(store: Path, wiring: Wiring, prompts: int) -> None:
+    """Noise around a mean for each edge, both normal to the third power: a few edges stand out, on most prompts."""
+    record = Run(run=RUN, model="none", shape=wiring.shape, prompts=prompts, levels=("edge",))
+    means = np.random.default_rng(0).standard_normal(wiring.n_edges, dtype=np.float32) ** 3
+    edges = np.arange(wiring.n_edges, dtype=np.int32)
+    with write_run(store, record) as writer:
+        writer.write_wiring(wiring)
+        numbered = [{"prompt_id": prompt} for prompt in range(prompts)]
+        writer.write("prompts", pa.Table.from_pylist(numbered, schema=TABLES["prompts"]))
+        for shard, first in enumerate(range(0, prompts, PROMPTS_A_SHARD)):
+            ids = np.arange(first, min(first + PROMPTS_A_SHARD, prompts), dtype=np.int32)
+            noise = np.random.default_rng([0, shard]).standard_normal(
+                (len(ids), len(edges)), dtype=np.float32
+            )
+            rows = {
+                "prompt_id": np.repeat(ids, len(edges)),
+                "edge_id": np.tile(edges, len(ids)),
+                "score": (means + noise**3).ravel(),
+            }
+            writer.write("edge_scores", pa.table(rows), shard)
+
+
+def bench_question(store: Path, name: str, memory: str | None) -> None:
+    catalog = read_catalog(store)
+    connection = open_store(catalog, memory=memory)
+    scan, _ = timed(lambda: select(connection, "select sum(score) as total from edge_scores"))
+    with watched(connection) as spilled:
+        seconds, _ = timed(lambda: QUESTIONS[name](connection, catalog.run(RUN)))
+    note = f"{seconds / scan:5.1f} x scan   {peak():6,.0f} MB at the peak   {max(spilled):6,.0f} MB on disk"
+    row(name, f"{seconds:.2f} s", note)
+
+
+def timed(job: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    found = job()
+    return time.perf_counter() - start, found
+
+
+@contextmanager
+def watched(connection: Any) -> Iterator[list[float]]:
+    """How much DuckDB has on disk, in MB, at each moment that a thread looks."""
+    spilled, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        cursor = connection.cursor()
+        while not done.wait(0.05):
+            (size,) = cursor.execute("select coalesce(sum(size), 0) from duckdb_temporary_files()").fetchone()
+            spilled.append(size / 1e6)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield spilled
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
