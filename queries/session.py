@@ -68,6 +68,7 @@ def open_store(store: Path | str | Catalog, *, memory: str | None = None) -> duc
     )
     connection.execute(f"set allowed_directories = [{quoted(str(catalog.path.resolve()))}]")
     connection.execute("set enable_external_access = false")
+    connection.execute("set enable_progress_bar = false")  # it would go to standard output
     if memory is not None:
         connection.execute(f"set memory_limit = {quoted(_checked_memory(memory))}")
     connection.execute("set lock_configuration = true")

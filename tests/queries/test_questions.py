@@ -193,10 +193,11 @@ def test_overlap_is_the_jaccard_index_of_the_top_k(connection, toy):
     assert row["jaccard"] == pytest.approx(len(tops[0] & tops[1]) / len(tops[0] | tops[1]))
 
 
-def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy):
-    tops = [set(np.argsort(-np.abs(scores), kind="stable")[:20]) for scores in toy.scores["dense-ioi"]]
+@pytest.mark.parametrize("k", [1, 2, 20])  # a 32nd of the 46 edges is two
+def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy, k):
+    tops = [set(np.argsort(-np.abs(scores), kind="stable")[:k]) for scores in toy.scores["dense-ioi"]]
     pairs = [len(a & b) / len(a | b) for a, b in combinations(tops, 2)]
-    (row,) = ask(connection, "stability", run="dense-ioi", k=20).to_pylist()
+    (row,) = ask(connection, "stability", run="dense-ioi", k=k).to_pylist()
     assert row == {"prompts": 4, "mean_jaccard": pytest.approx(np.mean(pairs))}
 
 
