@@ -1,4 +1,4 @@
-"""DuckDB over the store: one .sql file a question, and a thin runner."""
+"""DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
 from .bootstrap import resample, set_thresholds
 from .circuits import Choice, Chosen, Units, choose, edge_scores, units
@@ -14,9 +14,11 @@ from .comparing import (
     pair_up,
     printable,
 )
+from .engine import Connection, Engine
 from .exploring import Exploration, explore
 from .questions import answer, ask, parameters, select
 from .session import open_store
+from .spark import open_spark, start_spark
 from .texts import QUESTIONS, VIEWS, text
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "Choice",
     "Chosen",
     "Comparison",
+    "Connection",
     "Curve",
+    "Engine",
     "Exploration",
     "Multiplier",
     "Units",
@@ -39,6 +43,7 @@ __all__ = [
     "edge_scores",
     "explore",
     "labels_of",
+    "open_spark",
     "open_store",
     "pair_up",
     "parameters",
@@ -46,6 +51,7 @@ __all__ = [
     "resample",
     "select",
     "set_thresholds",
+    "start_spark",
     "text",
     "units",
 ]

@@ -69,7 +69,7 @@ class DuckDB:
             if not all(_is_plain(kind) for _, kind in columns):
                 plain = [_identifier(name) if _is_plain(kind) else _as_text(name) for name, kind in columns]
                 relation = relation.project(", ".join(plain))
-            return without_decimals(relation.to_arrow_table())
+            return plain_columns(relation.to_arrow_table())
 
     def put(self, name: str, rows: pa.Table) -> None:
         """Have a table by that name, in the place of another."""
@@ -128,14 +128,14 @@ def check_names(columns: Iterable[str]) -> None:
         raise InputError(f"Two columns of the answer are called '{twice[0]}'; tell them apart with AS.")
 
 
-def without_decimals(rows: pa.Table) -> pa.Table:
-    """Decimals, which sums of whole numbers are to DuckDB, as whole numbers again, and others as floats."""
-    fields = [
-        field.with_type(pa.int64() if field.type.scale == 0 else pa.float64())
-        if pa.types.is_decimal(field.type)
-        else field
-        for field in rows.schema
-    ]
+def plain_columns(rows: pa.Table) -> pa.Table:
+    """All columns as ones that may be null, and without decimals: DuckDB's sums of whole numbers are some to Arrow."""
+    fields = []
+    for field in rows.schema.with_metadata(None):
+        kind = field.type
+        if pa.types.is_decimal(kind):
+            kind = pa.int64() if kind.scale == 0 else pa.float64()
+        fields.append(pa.field(field.name, kind))
     return rows.cast(pa.schema(fields))
 
 

@@ -42,7 +42,7 @@ top_edges as (
 sizes as (
     select
         count(distinct prompt_id) as prompts,
-        count(*) * 1.0 / count(distinct prompt_id) as size
+        cast(count(*) as double) / nullif(count(distinct prompt_id), 0) as size
     from top_edges
 ),
 
@@ -65,6 +65,6 @@ alike as (
 
 select
     sizes.prompts,
-    alike.total / nullif(sizes.prompts * (sizes.prompts - 1) / 2.0, 0) as mean_jaccard
+    alike.total / nullif(cast(sizes.prompts * (sizes.prompts - 1) as double) / 2, 0) as mean_jaccard
 from alike
 cross join sizes

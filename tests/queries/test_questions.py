@@ -17,44 +17,6 @@ from wirescope.queries import QUESTIONS, VIEWS, answer, ask, open_store, paramet
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
-PARAMETERS = {
-    "run_list": {},
-    "run_prompts": {"run": "dense-ioi"},
-    "measured_prompts": {},
-    "run_scores": {"run": "dense-ioi", "prompt": None},
-    "run_chosen_scores": {"run": "dense-ioi"},
-    "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
-    "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
-    "run_prompt_curve": {
-        "run": "dense-ioi",
-        "prompt": 2,
-        "level": "edge",
-        "ranking": "prompt",
-        "ablation": "corrupt",
-    },
-    "run_prompt": {"run": "dense-ioi", "prompt": 1},
-    "run_curve_prompts": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
-    "run_multiplier": {
-        "run": "sparse-ioi",
-        "other": "dense-ioi",
-        "draws": 50,
-        "level": "edge",
-        "ranking": "task",
-        "ablation": "corrupt",
-    },
-    "run_attributed": {"run": "dense-ioi", "level": "head", "ranking": "task"},
-    "reach": {"run": "dense-ioi"},
-    "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
-    "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},
-    "top_attention": {"run": "dense-ioi", "k": 5, "prompt": 2},
-    "attributed_curve": {"run": "dense-ioi"},
-    "layer_mass": {"run": "dense-ioi"},
-    "head_strength": {"run": "dense-ioi"},
-    "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
-    "stability": {"run": "dense-ioi", "k": 20},
-    "areas": {},
-    "multiplier_intervals": {"draws": 50},
-}
 # the 26 heads of the published IOI circuit
 IOI_HEADS = {
     *("9.9", "10.0", "9.6"),  # name movers
@@ -89,11 +51,11 @@ def rounded(table: pa.Table) -> str:
 
 
 @pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
-def test_the_answer_is_the_golden_one(connection, question):
+def test_the_answer_is_the_golden_one(connection, question, given):
     if question in VIEWS:
         found = select(connection, f"select * from {question} order by all")
     else:
-        found = ask(connection, question, **PARAMETERS[question])
+        found = ask(connection, question, **given[question])
     file = GOLDEN / f"{question}.csv"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(rounded(found))
