@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench pair seeds clean
+.PHONY: help demo test lint bench scale pair seeds clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,6 +28,9 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/extract.py
 	$(BIN)/python bench/curves.py
 	$(BIN)/python bench/figures.py
+
+scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
+	$(BIN)/python bench/scale.py
 
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)

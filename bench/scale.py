@@ -4,26 +4,28 @@ Writes seeded noise with a heavy tail for every edge and prompt, a shard at a ti
 process of its own, so that its peak is its own. Prints a table and asserts nothing: machines differ. Times are
 also given as multiples of a bare scan of the scores, made just before in the same process.
 
-    python bench/scale.py [--prompts 200] [--memory 2GB --memory 8GB] [--engine spark] [--folder KEPT]
+    python bench/scale.py [--prompts 200] [--memory 2GB --memory 8GB] [--folder KEPT] [--spark]
+
+--spark asks Spark on this machine the same, in turns with DuckDB, instead of limiting DuckDB's memory.
 """
 
 import argparse
 import multiprocessing
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from timing import heading, peak, row
-from wirescope.data import TABLES, Run, find_run, read_catalog, write_run
+from timing import heading, in_turns, peak, row
+from wirescope.data import TABLES, Run, read_catalog, write_run
 from wirescope.graphs import Shape, Wiring
-from wirescope.queries import Choice, ask, choose, open_store, select
+from wirescope.queries import Choice, ask, choose, open_spark, open_store, select
 
 PROMPTS_A_SHARD = 8
 RUN = "random"
@@ -47,15 +49,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--memory", action="append", help="of DuckDB; more than once for several")
-    parser.add_argument("--engine", choices=("duckdb", "spark"), default="duckdb")
-    parser.add_argument("--folder", type=Path, help="a folder for the store, which is kept and used again")
+    parser.add_argument("--memory", action="append", help="of DuckDB; more than once for several limits")
+    parser.add_argument("--folder", type=Path, help="for the store, which is kept, and not written again")
+    parser.add_argument("--spark", action="store_true", help="compare Spark, on this machine, with DuckDB")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         store = options.folder or Path(temporary) / "store"
         in_a_process(bench_write, store, Shape(options.layers, options.heads), options.prompts)
-        for memory in options.memory or ["2GB", "8GB"] if options.engine == "duckdb" else [None]:
-            heading(f"DuckDB within {memory}" if memory else "Spark")
+        if options.spark:
+            in_a_process(bench_spark, store)
+            return
+        for memory in options.memory or ["2GB", "8GB"]:
+            heading(f"DuckDB within {memory}")
             for name in QUESTIONS:
                 in_a_process(bench_question, store, name, memory)
 
@@ -69,10 +74,8 @@ def in_a_process(job: Callable[..., None], *arguments: object) -> None:
 
 def bench_write(store: Path, shape: Shape, prompts: int) -> None:
     heading(f"{shape.n_edges:,} edges x {prompts:,} prompts = {shape.n_edges * prompts / 1e6:.1f} M scores")
-    if find_run(store, RUN) is None:
-        start = time.perf_counter()
-        write_store(store, Wiring(shape), prompts)
-        row("write", f"{time.perf_counter() - start:.1f} s", f"{peak():,.0f} MB at the peak")
+    (seconds,) = in_turns([lambda: write_store(store, Wiring(shape), prompts)], 1)
+    row("write", f"{seconds:.1f} s", f"{peak():,.0f} MB at the peak")
     size = sum(part.bytes for part in read_catalog(store).run(RUN).parts["edge_scores"])
     row("size", f"{size / 1e6:,.0f} MB", f"{size / (shape.n_edges * prompts):.3f} bytes a score")
 
@@ -83,6 +86,8 @@ def write_store(store: Path, wiring: Wiring, prompts: int) -> None:
     means = np.random.default_rng(0).standard_normal(wiring.n_edges, dtype=np.float32) ** 3
     edges = np.arange(wiring.n_edges, dtype=np.int32)
     with write_run(store, record) as writer:
+        if writer.finished:
+            return
         writer.write_wiring(wiring)
         numbered = [{"prompt_id": prompt} for prompt in range(prompts)]
         writer.write("prompts", pa.Table.from_pylist(numbered, schema=TABLES["prompts"]))
@@ -99,20 +104,25 @@ def write_store(store: Path, wiring: Wiring, prompts: int) -> None:
             writer.write("edge_scores", pa.table(rows), shard)
 
 
-def bench_question(store: Path, name: str, memory: str | None) -> None:
+def bench_question(store: Path, name: str, memory: str) -> None:
     catalog = read_catalog(store)
     connection = open_store(catalog, memory=memory)
-    scan, _ = timed(lambda: select(connection, "select sum(score) as total from edge_scores"))
+    (scan,) = in_turns([lambda: select(connection, "select sum(score) as total from edge_scores")], 1)
     with watched(connection) as spilled:
-        seconds, _ = timed(lambda: QUESTIONS[name](connection, catalog.run(RUN)))
-    note = f"{seconds / scan:5.1f} x scan   {peak():6,.0f} MB at the peak   {max(spilled):6,.0f} MB on disk"
+        (seconds,) = in_turns([lambda: QUESTIONS[name](connection, catalog.run(RUN))], 1)
+    note = f"{seconds / scan:5.1f} x scan {peak():7,.0f} MB at the peak {max(spilled):7,.0f} MB on disk"
     row(name, f"{seconds:.2f} s", note)
 
 
-def timed(job: Callable[[], object]) -> tuple[float, object]:
-    start = time.perf_counter()
-    found = job()
-    return time.perf_counter() - start, found
+def bench_spark(store: Path) -> None:
+    catalog = read_catalog(store)
+    duck, spark = open_store(catalog), open_spark(catalog)
+    heading(f"Spark {spark.session.version}, {spark.session.sparkContext.master}")
+    select(spark, "select sum(score) as total from edge_scores")  # so that no question pays for its start
+    for name, question in QUESTIONS.items():
+        run = catalog.run(RUN)
+        times = in_turns([partial(question, duck, run), partial(question, spark, run)], 1)
+        row(name, f"{times[1]:.2f} s", f"{times[1] / times[0]:5.1f} x DuckDB, {times[0]:.2f} s")
 
 
 @contextmanager
