@@ -32,14 +32,19 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def session():
+def session(tmp_path_factory):
     """One for all tests, on one core."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'wirescope[spark]'")
     from wirescope.queries import start_spark
 
-    settings = "--conf spark.sql.shuffle.partitions=1 --conf spark.sql.codegen.wholeStage=false pyspark-shell"
+    settings = {
+        "spark.sql.shuffle.partitions": 1,
+        "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these few rows
+        "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse"),
+    }
+    arguments = [f"--conf {name}={value}" for name, value in settings.items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_SUBMIT_ARGS", settings)
+        patch.setenv("PYSPARK_SUBMIT_ARGS", " ".join([*arguments, "pyspark-shell"]))
         session = start_spark("local[1]")
     yield session
     session.stop()
