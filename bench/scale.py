@@ -26,6 +26,7 @@ from timing import heading, in_turns, peak, row
 from wirescope.data import TABLES, Run, read_catalog, write_run
 from wirescope.graphs import Shape, Wiring
 from wirescope.queries import Choice, ask, choose, open_spark, open_store, select
+from wirescope.queries.bootstrap import set_chosen
 
 PROMPTS_A_SHARD = 8
 RUN = "random"
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, Callable[[Any, Run], object]] = {
         store, "top_edges", run=run.run, k=1000, prompt=run.prompts // 2
     ),
     "stability of the top 1,000": lambda store, run: ask(store, "stability", run=run.run, k=1000),
+    "share of each prompt's top k": lambda store, run: attributed(store, run),
     "layer mass": lambda store, run: ask(store, "layer_mass", run=run.run),
     "head strength": lambda store, run: ask(store, "head_strength", run=run.run),
     "circuit of 0.9 of the mass": lambda store, run: choose(store, run, Choice(mass=0.9)),
@@ -80,6 +82,12 @@ def bench_write(store: Path, shape: Shape, prompts: int) -> None:
     row("size", f"{size / 1e6:,.0f} MB", f"{size / (shape.n_edges * prompts):.3f} bytes a score")
 
 
+def attributed(store: Any, run: Run) -> object:
+    """The one question that has to sort all scores."""
+    set_chosen(store, range(run.prompts))
+    return ask(store, "run_attributed", run=run.run, level="edge", ranking="prompt")
+
+
 def write_store(store: Path, wiring: Wiring, prompts: int) -> None:
     """Noise around a mean for each edge, both normal to the third power: a few edges stand out, on most prompts."""
     record = Run(run=RUN, model="none", shape=wiring.shape, prompts=prompts, levels=("edge",))
@@ -91,6 +99,9 @@ def write_store(store: Path, wiring: Wiring, prompts: int) -> None:
         writer.write_wiring(wiring)
         numbered = [{"prompt_id": prompt} for prompt in range(prompts)]
         writer.write("prompts", pa.Table.from_pylist(numbered, schema=TABLES["prompts"]))
+        sizes = np.unique(np.geomspace(1, len(edges), 20).astype(int))
+        points = [{"prompt_id": 0, "level": "edge", "ranking": "prompt", "requested": int(k)} for k in sizes]
+        writer.write("effects", pa.Table.from_pylist(points, schema=TABLES["effects"]))
         for shard, first in enumerate(range(0, prompts, PROMPTS_A_SHARD)):
             ids = np.arange(first, min(first + PROMPTS_A_SHARD, prompts), dtype=np.int32)
             noise = np.random.default_rng([0, shard]).standard_normal(

@@ -80,8 +80,9 @@ class DuckDB:
         files = {name: catalog.files(table, name) for name in catalog.runs}
         # a view cannot take parameters: names and columns are our own, and what comes from outside is quoted
         runs = [
-            f"select {columns_of(table, catalog.runs[name], 'varchar[]')}, {quoted(name)} as run from read_parquet("  # noqa: S608
-            f"[{', '.join(quoted(str(path.resolve())) for path in paths)}], hive_partitioning = false)"
+            f"select {', '.join(columns_of(table, catalog.runs[name], 'varchar[]'))}, {quoted(name)} as run "  # noqa: S608
+            f"from read_parquet([{', '.join(quoted(str(path.resolve())) for path in paths)}], "
+            "hive_partitioning = false)"
             for name, paths in files.items()
             if paths
         ]
@@ -100,15 +101,13 @@ def engine_of(connection: Connection) -> Engine:
     return DuckDB(connection) if isinstance(connection, duckdb.DuckDBPyConnection) else connection
 
 
-def columns_of(table: str, run: Run, texts: str) -> str:
+def columns_of(table: str, run: Run, texts: str) -> list[str]:
     """The columns of a table, for SELECT; those that a run of an older schema has not got are null.
 
     They are lists of texts, a type for which each engine has its own word.
     """
     there = schema_of(table, run.schema_version).names
-    return ", ".join(
-        name if name in there else f"cast(null as {texts}) as {name}" for name in TABLES[table].names
-    )
+    return [name if name in there else f"cast(null as {texts}) as {name}" for name in TABLES[table].names]
 
 
 def no_rows(table: str) -> pa.Table:

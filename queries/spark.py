@@ -98,9 +98,10 @@ class Spark:
         run = catalog.runs[name]
         schema = schema_of(table, run.schema_version)
         columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)
-        files = [str(path.resolve()) for path in catalog.files(table, name)]
+        # wherever a cluster has its own files, and whatever pattern a path could be
+        files = [f"file://{path.resolve()}" for path in catalog.files(table, name)]
         rows = self.session.read.schema(columns).option("__globPaths__", "false").parquet(*files)
-        return rows.selectExpr(*columns_of(table, run, "array<string>").split(", "), f"{quoted(name)} as run")
+        return rows.selectExpr(*columns_of(table, run, "array<string>"), f"{quoted(name)} as run")
 
     def _checked(self, query: str) -> "DataFrame":
         """What a query gives, if it is a SELECT of the views alone, or describes one; nothing else is run."""
@@ -133,10 +134,8 @@ def open_spark(store: Path | str | Catalog, session: "SparkSession | None" = Non
     session = session.newSession()
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)
-    if tuple(map(int, session.version.split(".")[:2])) < (
-        4,
-        3,
-    ):  # the faster reader cannot read split bytes yet
+    major, minor = session.version.split(".")[:2]
+    if (int(major), int(minor)) < (4, 3):  # whose faster reader cannot read BYTE_STREAM_SPLIT
         session.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
     spark = Spark(session, open_store(replace(catalog, runs={})))
     set_up(spark, catalog)
@@ -146,7 +145,8 @@ def open_spark(store: Path | str | Catalog, session: "SparkSession | None" = Non
 def start_spark(master: str | None = None) -> "SparkSession":
     """The session that is there, or a new one, as Spark is configured: on this machine unless that says otherwise.
 
-    Of a new one, Spark's own messages are kept from the terminal, and its web page is off unless configured.
+    A new one runs at `master` if that is given, keeps Spark's own messages from the terminal, and has no web page
+    unless one is configured.
     """
     try:
         from pyspark import SparkContext
