@@ -163,6 +163,28 @@ def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy, k):
     assert row == {"prompts": 4, "mean_jaccard": pytest.approx(np.mean(pairs))}
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 20])
+def test_stability_sees_the_edges_that_it_bounds_the_others_by(tmp_path, k):
+    """Edges 0 and 32 are among the strongest, and as strong as others."""
+    rng = np.random.default_rng(3)
+    scores = rng.integers(-4, 5, size=(6, WIRING.n_edges)).astype(np.float32)
+    scores[::2, 0], scores[1::3, 32] = 4, -4
+    record = Run(run="a", model="m", shape=WIRING.shape, prompts=len(scores), levels=("edge",))
+    with write_run(tmp_path / "s", record) as writer:
+        ids = np.arange(WIRING.n_edges)
+        rows = {
+            "prompt_id": np.repeat(range(6), len(ids)),
+            "edge_id": np.tile(ids, 6),
+            "score": scores.ravel(),
+        }
+        writer.write_wiring(WIRING)
+        writer.write("edge_scores", pa.table(rows))
+    tops = [set(np.argsort(-np.abs(row), kind="stable")[:k]) for row in scores]
+    pairs = [len(a & b) / len(a | b) for a, b in combinations(tops, 2)]
+    (row,) = ask(open_store(tmp_path / "s"), "stability", run="a", k=k).to_pylist()
+    assert row["mean_jaccard"] == pytest.approx(np.mean(pairs))
+
+
 def test_stability_of_a_single_prompt_is_undefined(ioi):
     assert ask(ioi, "stability", run="gpt2-small-ioi", k=20).to_pylist() == [
         {"prompts": 1, "mean_jaccard": None}
