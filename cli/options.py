@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from ..data import Catalog
+    from ..queries import Connection
 
 Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
 RunName = Annotated[str, typer.Option("--run", "-r", help="The run; 'wirescope runs' lists them.")]
@@ -55,6 +56,28 @@ Form = Annotated[
 def open_store(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
     """The runs of a store and a connection to it; what cannot be read is said, and left out."""
     from .. import queries
+
+    catalog = _looked_at(store)
+    return catalog, queries.open_store(catalog)
+
+
+def open_engine(store: Path, engine: str, *, memory: str | None, master: str | None) -> "Connection":
+    """A connection to a store by one of the engines."""
+    from .. import queries
+    from ..graphs import InputError, one_of
+
+    if one_of("engine", engine, ("duckdb", "spark")) == "duckdb":
+        if master is not None:
+            raise InputError("--spark-master is for --engine spark.")
+        return queries.open_store(_looked_at(store), memory=memory)
+    if memory is not None:
+        raise InputError("--memory is DuckDB's; what Spark may take is configured, as spark.driver.memory.")
+    catalog = _looked_at(store)
+    return queries.open_spark(catalog, queries.start_spark(master))
+
+
+def _looked_at(store: Path) -> "Catalog":
+    """The runs of a store; what cannot be read is said, and left out."""
     from ..data import read_catalog
     from ..graphs import StoreError
 
@@ -65,7 +88,7 @@ def open_store(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
         say(f"wirescope: left out, not finished: {', '.join(catalog.unfinished)}")
     if catalog.broken and not catalog.runs:
         raise StoreError(f"No run of the store '{store}' can be read.")
-    return catalog, queries.open_store(catalog)
+    return catalog
 
 
 def named(given: list[str]) -> dict[str, str]:

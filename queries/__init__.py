@@ -1,4 +1,4 @@
-"""DuckDB over the store: one .sql file a question, and a thin runner."""
+"""DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
 from .bootstrap import resample, set_thresholds
 from .circuits import Choice, Chosen, Units, choose, edge_scores, units
@@ -14,10 +14,12 @@ from .comparing import (
     pair_up,
     printable,
 )
+from .engine import Connection, Engine
 from .exploring import Exploration, explore
 from .notebook import Store, open  # noqa: A004  # for q.open(...)
 from .questions import answer, ask, parameters, select
 from .session import open_store
+from .spark import open_spark, start_spark
 from .texts import QUESTIONS, VIEWS, text
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "Choice",
     "Chosen",
     "Comparison",
+    "Connection",
     "Curve",
+    "Engine",
     "Exploration",
     "Multiplier",
     "Store",
@@ -42,6 +46,7 @@ __all__ = [
     "explore",
     "labels_of",
     "open",
+    "open_spark",
     "open_store",
     "pair_up",
     "parameters",
@@ -49,6 +54,7 @@ __all__ = [
     "resample",
     "select",
     "set_thresholds",
+    "start_spark",
     "text",
     "units",
 ]

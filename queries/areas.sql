@@ -10,7 +10,7 @@ shares as (
         curves.ablation,
         curves.requested,
         curves.explained,
-        curves.requested * 1.0 / case curves.level
+        cast(curves.requested as double) / case curves.level
             when 'edge' then runs.edges
             when 'head' then runs.layers * runs.heads
             else max(curves.requested) over (

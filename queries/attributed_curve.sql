@@ -2,7 +2,7 @@
 select
     k,
     sum(strength) over (order by k rows between unbounded preceding and current row)
-    / sum(strength) over () as share
+    / nullif(sum(strength) over (), 0) as share
 from (
     select
         cast(abs(score) as double) as strength,

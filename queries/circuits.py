@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from ..graphs import Circuit, InputError, StoreError
 from ..graphs.circuit import Scores
 from ..graphs.wiring import Ids
 from .bootstrap import set_chosen
+from .engine import Connection
 from .questions import ask
 
 _ALL = 2**31 - 1
@@ -66,7 +66,7 @@ class Units:
     rows: pa.Table
 
 
-def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> Chosen:
+def choose(connection: Connection, run: Run, choice: Choice) -> Chosen:
     """The circuit of edges that a choice makes of a run."""
     if choice.effect is not None and choice.prompt is not None:
         raise InputError("A size by effect is that of the ranking of the task, not of one prompt.")
@@ -83,7 +83,7 @@ def choose(connection: duckdb.DuckDBPyConnection, run: Run, choice: Choice) -> C
     return Chosen(grow(wiring, scores, k, signed=choice.signed), scores)
 
 
-def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: Choice) -> Units:
+def units(connection: Connection, run: Run, level: str, choice: Choice) -> Units:
     """The units that a choice makes of a run at a level: edges, heads or attention edges.
 
     `position` is a unit's place in the ranking; at the level `edge`, those that lead nowhere are left out.
@@ -107,7 +107,7 @@ def units(connection: duckdb.DuckDBPyConnection, run: Run, level: str, choice: C
 
 
 def edge_scores(
-    connection: duckdb.DuckDBPyConnection, run: Run, prompt: int | None = None, chosen: Ids | None = None
+    connection: Connection, run: Run, prompt: int | None = None, chosen: Ids | None = None
 ) -> Scores:
     """One score for each edge of the run's wiring: the mean over its prompts or some of them, or that of one."""
     _check_level(run, "edge")
@@ -123,9 +123,7 @@ def edge_scores(
     return np.asarray(found["score"], dtype=np.float32)
 
 
-def size_for_effect(
-    connection: duckdb.DuckDBPyConnection, run: Run, effect: float, prompt: int | None = None
-) -> int:
+def size_for_effect(connection: Connection, run: Run, effect: float, prompt: int | None = None) -> int:
     """The smallest size at which a measured curve explains so much: the task's of edges, a prompt's of attention."""
     of_run = {"run": run.run, "ablation": run.ablation}
     if prompt is None:
@@ -152,7 +150,7 @@ def size_for_effect(
 
 
 def _size(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     run: Run,
     level: str,
     choice: Choice,

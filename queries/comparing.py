@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
 from ..data import MAIN_TASKS, TASKS, Catalog, Run
 from ..graphs import InputError, Inputs, did_you_mean
 from .bootstrap import set_chosen
+from .engine import Connection
 from .questions import ask
 
 DRAWS = 1000
@@ -73,9 +73,7 @@ class Comparison:
     multiplier: Multiplier | None
 
 
-def pair_up(
-    connection: duckdb.DuckDBPyConnection, catalog: Catalog, names: Sequence[str]
-) -> list[tuple[Run, ...]]:
+def pair_up(connection: Connection, catalog: Catalog, names: Sequence[str]) -> list[tuple[Run, ...]]:
     """Runs by name, two by two: sparse, then dense; one alone; or, without names, all that the store has in pairs."""
     if not names:
         found = [(row["sparse_run"], row["dense_run"]) for row in ask(connection, "run_pairs").to_pylist()]
@@ -99,7 +97,7 @@ def pair_up(
 
 
 def compare(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     catalog: Catalog,
     runs: Sequence[Run],
     view: View,
@@ -187,9 +185,7 @@ def curves_command(run: Run, store: Path, view: View) -> str:
     return shlex.join(words)
 
 
-def _curve(
-    connection: duckdb.DuckDBPyConnection, store: Path, run: Run, view: View, attributed: bool
-) -> Curve:
+def _curve(connection: Connection, store: Path, run: Run, view: View, attributed: bool) -> Curve:
     ablation = view.ablation or run.ablation or "corrupt"
     which = {"run": run.run, "level": view.level, "ablation": ablation}
     points = ask(connection, "run_curve", ranking=view.ranking, **which)

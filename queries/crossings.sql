@@ -31,12 +31,12 @@ reached as (
         steps.draw,
         thresholds.threshold,
         case
-            when steps.requested_before is null then steps.requested * 1.0
+            when steps.requested_before is null then cast(steps.requested as double)
             else exp(
                 ln(steps.requested_before)
                 + (ln(steps.requested) - ln(steps.requested_before))
                 * (thresholds.threshold - steps.explained_before)
-                / (steps.explained - steps.explained_before)
+                / nullif(steps.explained - steps.explained_before, 0)
             )
         end as k,
         row_number() over (

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import duckdb
 import pyarrow as pa
 
 from .. import graphs
@@ -20,6 +19,7 @@ from ..graphs.circuit import Scores
 from ..graphs.wiring import Ids
 from .circuits import edge_scores
 from .comparing import labels_of
+from .engine import Connection
 from .questions import ask
 
 
@@ -73,7 +73,7 @@ class Exploration:
 
 
 def explore(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     panels: Sequence[Sequence[Run]],
     *,
     labels: Mapping[str, str] | None = None,
@@ -100,7 +100,7 @@ def explore(
 
 
 def _panel(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     runs: Sequence[Run],
     labels: Mapping[str, str],
     edges: int,
@@ -115,9 +115,7 @@ def _panel(
     return Panel(" / ".join(tasks), offered, sides)
 
 
-def _side(
-    connection: duckdb.DuckDBPyConnection, run: Run, label: str, prompts: Sequence[Prompt], edges: int
-) -> Side:
+def _side(connection: Connection, run: Run, label: str, prompts: Sequence[Prompt], edges: int) -> Side:
     of_edges = {"run": run.run, "level": "edge", "ablation": run.ablation}
     curve = ask(connection, "run_curve", ranking="task", **of_edges).drop_columns("stderr")
     task = _strongest(edge_scores(connection, run, None, run.ranked_by), edges, curve)
@@ -137,7 +135,7 @@ def _strongest(scores: Scores, edges: int, curve: pa.Table) -> RankedEdges:
     return RankedEdges(strongest, scores[strongest], curve)
 
 
-def _offered(connection: duckdb.DuckDBPyConnection, runs: Sequence[Run]) -> tuple[Prompt, ...]:
+def _offered(connection: Connection, runs: Sequence[Run]) -> tuple[Prompt, ...]:
     """The prompts that all runs have, those that more of them have measured first, then by number."""
     measured: Counter[Prompt] = Counter()
     had_by: Counter[Prompt] = Counter()

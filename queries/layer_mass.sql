@@ -5,7 +5,7 @@ select
     edges.dst_layer,
     count(*) as edges,
     sum(abs(means.score)) as mass,
-    sum(abs(means.score)) / sum(sum(abs(means.score))) over () as share
+    sum(abs(means.score)) / nullif(sum(sum(abs(means.score))) over (), 0) as share
 from edge_means as means
 join edges on edges.run = means.run and edges.edge_id = means.edge_id
 where means.run = $run

@@ -31,7 +31,8 @@ from ..data import LEVELS, TABLES, Catalog, read_catalog
 from ..graphs import Circuit, one_of, side_by_side
 from .circuits import Choice, choose, units
 from .comparing import View
-from .questions import admitted, ask
+from .engine import DuckDB
+from .questions import ask
 from .session import open_store
 from .texts import VIEWS
 
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 _VIEWS = ("runs", *TABLES, *VIEWS)
 
 
-def open(store: Path | str) -> "Store":  # noqa: A001  # for q.open(...)
-    """Open a store; runs that cannot be read are left out with a warning."""
+def open(store: Path | str, *, memory: str | None = None) -> "Store":  # noqa: A001  # for q.open(...)
+    """Open a store; runs that cannot be read are left out with a warning. DuckDB may take so much memory: "4GB"."""
     catalog = read_catalog(store)
     for message in catalog.broken.values():
         warnings.warn(f"Left out: {message}", stacklevel=2)
-    return Store(catalog)
+    return Store(catalog, memory=memory)
 
 
 class Store:
@@ -56,9 +57,9 @@ class Store:
     `effects`, `edge_means`, `curves`, `multipliers`, ...
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, memory: str | None = None) -> None:
         self.catalog = catalog
-        self.connection = open_store(catalog)
+        self.connection = open_store(catalog, memory=memory)
         """DuckDB's, for what the methods do not do; it can read the store and nothing else."""
 
     def __getattr__(self, view: str) -> duckdb.DuckDBPyRelation:
@@ -71,7 +72,7 @@ class Store:
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """The answer to a SELECT."""
-        return admitted(self.connection, query)
+        return DuckDB(self.connection).relation(query)
 
     def ask(self, question: str, /, **given: Any) -> duckdb.DuckDBPyRelation:
         """The answer to a ready-made question, such as `head_strength` of a run."""

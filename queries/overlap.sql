@@ -26,6 +26,6 @@ either as (
 select
     shared.n as shared,
     either.n as either,
-    shared.n * 1.0 / either.n as jaccard
+    cast(shared.n as double) / nullif(either.n, 0) as jaccard
 from shared
 cross join either

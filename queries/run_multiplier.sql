@@ -7,7 +7,8 @@ select
     max(case when draw = 0 then multiplier end) as multiplier,
     percentile_cont(0.025) within group (order by case when draw > 0 then multiplier end) as low,
     percentile_cont(0.975) within group (order by case when draw > 0 then multiplier end) as high,
-    count(case when draw > 0 then multiplier end) * 1.0 / count(case when draw > 0 then 1 end) as defined
+    cast(count(case when draw > 0 then multiplier end) as double)
+    / nullif(count(case when draw > 0 then 1 end), 0) as defined
 from (
     select
         sparse.draw,

@@ -3,7 +3,7 @@
 select
     requested,
     kept,
-    (cast(metric as double precision) - m_none) / nullif(cast(m_all as double precision) - m_none, 0) as explained
+    (cast(metric as double) - m_none) / nullif(cast(m_all as double) - m_none, 0) as explained
 from effects
 where
     run = $run and prompt_id = $prompt and level = $level and ranking = $ranking and ablation = $ablation

@@ -4,6 +4,7 @@
 extensions or be configured otherwise.
 """
 
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from ..data import TABLES, Catalog, Run, check_path, read_catalog, schema_of
+from ..data import TABLES, Catalog, Run, check_path, read_catalog
+from ..graphs import InputError
 from .bootstrap import resample, set_chosen, set_thresholds
+from .engine import Connection, engine_of, quoted
 from .texts import VIEWS, text
 
 _RUN_COLUMNS = {
@@ -48,8 +51,11 @@ _RUN_COLUMNS = {
 }
 
 
-def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
-    """A connection with the store's views; `Catalog` if the store has been looked at already."""
+def open_store(store: Path | str | Catalog, *, memory: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection with the store's views; `Catalog` if the store has been looked at already.
+
+    `memory` is what DuckDB may take, as "4GB", before it goes on on disk; by default 80 % of the machine's.
+    """
     catalog = store if isinstance(store, Catalog) else read_catalog(store)
     check_path(catalog.path)
     connection = duckdb.connect(
@@ -60,18 +66,33 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
             "temp_directory": str(Path(tempfile.gettempdir()) / "wirescope"),
         }
     )
-    connection.execute(f"set allowed_directories = [{_quoted(str(catalog.path.resolve()))}]")
+    connection.execute(f"set allowed_directories = [{quoted(str(catalog.path.resolve()))}]")
     connection.execute("set enable_external_access = false")
+    connection.execute("set enable_progress_bar = false")  # it would go to standard output
+    if memory is not None:
+        connection.execute(f"set memory_limit = {quoted(_checked_memory(memory))}")
     connection.execute("set lock_configuration = true")
-    connection.register("runs", _runs(catalog.runs.values()))
-    for table in TABLES:
-        _create_view(connection, table, catalog)
-    resample(connection, draws=0)
-    set_thresholds(connection, [0.9])
-    set_chosen(connection, [])
-    for view in VIEWS:
-        connection.execute(f"create view {view} as {text(view)}")
+    set_up(connection, catalog)
     return connection
+
+
+def set_up(connection: Connection, catalog: Catalog) -> None:
+    """Have all views of a store, whatever the engine."""
+    engine = engine_of(connection)
+    engine.put("runs", _runs(catalog.runs.values()))
+    for table in TABLES:
+        engine.put_parts(table, catalog)
+    resample(engine, draws=0)
+    set_thresholds(engine, [0.9])
+    set_chosen(engine, [])
+    for view in VIEWS:
+        engine.put_view(view, text(view))
+
+
+def _checked_memory(memory: str) -> str:
+    if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)? ?[KMGT]i?B", memory, re.IGNORECASE):
+        raise InputError(f"'{memory}' is no amount of memory: write a number and a unit, as 4GB or 500MB.")
+    return memory
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:
@@ -81,32 +102,3 @@ def _runs(runs: Iterable[Run]) -> pa.Table:
         known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "split": split}
         rows.append({column: known[column] for column in _RUN_COLUMNS})
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))
-
-
-def _create_view(connection: duckdb.DuckDBPyConnection, table: str, catalog: Catalog) -> None:
-    """A view of a table over all runs: their files, each run with its name."""
-    schema = TABLES[table]
-    files = {name: catalog.files(table, name) for name in catalog.runs}
-    # a view cannot take parameters: names and columns are our own, and what comes from outside is quoted
-    runs = [
-        f"select {_columns(table, catalog.runs[name])}, {_quoted(name)} as run from read_parquet("  # noqa: S608
-        f"[{', '.join(_quoted(str(path.resolve())) for path in paths)}], hive_partitioning = false)"
-        for name, paths in files.items()
-        if paths
-    ]
-    if runs:
-        connection.execute(f"create view {table} as {' union all '.join(runs)}")
-    else:
-        connection.register(table, schema.append(pa.field("run", pa.string())).empty_table())
-
-
-def _columns(table: str, run: Run) -> str:
-    """The columns of a table, for SELECT; those that a run of an older schema has not got are null."""
-    there = schema_of(table, run.schema_version).names
-    return ", ".join(
-        name if name in there else f"cast(null as varchar[]) as {name}" for name in TABLES[table].names
-    )
-
-
-def _quoted(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

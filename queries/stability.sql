@@ -1,13 +1,34 @@
 -- How alike are the rankings of a run's prompts: the mean Jaccard index of the top k edges of two prompts?
 -- Null for a single prompt.
 with
-ranked as (
+-- the k-th largest of a 32nd of a prompt's edges, if it has so many, is at most the k-th largest of all: what is
+-- below it need not be sorted
+bounds as (
     select
         prompt_id,
-        edge_id,
-        row_number() over (partition by prompt_id order by abs(score) desc, edge_id) as position
+        strength
+    from (
+        select
+            prompt_id,
+            abs(score) as strength,
+            row_number() over (partition by prompt_id order by abs(score) desc) as position
+        from edge_scores
+        where run = $run and edge_id % 32 = 0
+    ) as sample
+    where position = $k
+),
+
+ranked as (
+    select
+        edge_scores.prompt_id,
+        edge_scores.edge_id,
+        row_number() over (
+            partition by edge_scores.prompt_id
+            order by abs(edge_scores.score) desc, edge_scores.edge_id
+        ) as position
     from edge_scores
-    where run = $run
+    left join bounds on bounds.prompt_id = edge_scores.prompt_id
+    where edge_scores.run = $run and (bounds.strength is null or abs(edge_scores.score) >= bounds.strength)
 ),
 
 top_edges as (
@@ -21,7 +42,7 @@ top_edges as (
 sizes as (
     select
         count(distinct prompt_id) as prompts,
-        count(*) * 1.0 / count(distinct prompt_id) as size
+        cast(count(*) as double) / nullif(count(distinct prompt_id), 0) as size
     from top_edges
 ),
 
@@ -44,6 +65,6 @@ alike as (
 
 select
     sizes.prompts,
-    alike.total / nullif(sizes.prompts * (sizes.prompts - 1) / 2.0, 0) as mean_jaccard
+    alike.total / nullif(cast(sizes.prompts * (sizes.prompts - 1) as double) / 2, 0) as mean_jaccard
 from alike
 cross join sizes

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from wirescope.data import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("extract", "graphs", "queries", "viz", "data", "cli")
@@ -98,6 +99,22 @@ except SystemExit as exit_:
     assert "Reading 'x.pt' needs torch: pip install 'wirescope[extract]'." in result.stderr
 
 
+def test_spark_that_is_not_installed_says_what_to_install(tmp_path):
+    script = f"""
+import sys
+sys.modules["pyspark"] = None
+from wirescope.cli import main
+for arguments in (["import", {str(EMBEDDED)!r}], ["sql", "runs", "--engine", "spark"]):
+    try:
+        main([*arguments, "--store", {str(tmp_path / "s")!r}])
+    except SystemExit as exit_:
+        print(exit_.code)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["0", "2"]
+    assert result.stderr.endswith("wirescope: Spark is not installed: pip install 'wirescope[spark]'.\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options", "rows"),
@@ -112,6 +129,19 @@ except SystemExit as exit_:
                 "mean |score| an edge",
                 "wiring",
                 "igraph of all edges",
+            ),
+        ),
+        (
+            "scale.py",
+            ("--layers", "2", "--heads", "2", "--prompts", "4", "--memory", "100MB"),
+            (
+                "46 edges x 4 prompts",
+                "bytes a score",
+                "DuckDB within 100MB",
+                "top 10,000 edges by |mean|",
+                "stability of the top 1,000",
+                "circuit of 0.9 of the mass",
+                "MB on disk",
             ),
         ),
         (

@@ -456,6 +456,32 @@ def test_help_reads_well_at_80_columns(cli, command, monkeypatch):
     assert str(Path.cwd()) not in result.out
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "sprak"], "'sprak' is not an engine: choose from duckdb, spark. Did you mean 'spark'?"),
+        (["--engine", "spark", "--memory", "4GB"], "--memory is DuckDB's; what Spark may take is configured"),
+        (["--spark-master", "local"], "--spark-master is for --engine spark."),
+        (["--memory", "lots"], "'lots' is no amount of memory: write a number and a unit, as 4GB or 500MB."),
+    ],
+)
+def test_options_of_an_engine_that_make_no_sense_are_refused(cli, toy, options, message):
+    result = cli("sql", "-s", toy.path, "runs", *options)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_spark_without_java_says_what_it_needs(toy):
+    pytest.importorskip("pyspark")
+    command = [sys.executable, "-m", "wirescope.cli", "sql", "-s", toy.path, "runs", "--engine", "spark"]
+    environment = os.environ | {"JAVA_HOME": str(toy.path)}
+    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == (
+        "wirescope: Spark needs Java, 17 or later: install it, and set JAVA_HOME if it is not found.\n"
+    )
+
+
 def test_extract_is_installed_under_its_own_name():
     program = Path(sys.executable).parent / "extract"
     said = subprocess.run(

@@ -1,5 +1,7 @@
 """A user's query reads the store and nothing else, and writes nothing."""
 
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -94,3 +96,29 @@ def test_what_does_not_fit_in_memory_goes_to_the_systems_own_folder(connection):
         "folder"
     ].to_pylist()
     assert setting.startswith(tempfile.gettempdir())
+
+
+def test_duckdb_draws_no_bar_among_the_data(toy):
+    """In a process of its own: DuckDB draws none under pytest."""
+    script = f"""
+from wirescope.queries import open_store, select
+print(select(open_store({str(toy.path)!r}), "select current_setting('enable_progress_bar') as drawn")["drawn"][0])
+"""
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert said == "False\n"
+
+
+@pytest.mark.parametrize("memory", ["4", "4 bananas", "0GB", "-1", "80%", "4GB; select 1", ""])
+def test_an_amount_of_memory_without_sense_is_refused(toy, memory):
+    with pytest.raises(
+        InputError, match="is no amount of memory: write a number and a unit, as 4GB or 500MB"
+    ):
+        open_store(toy.path, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"), [("512MB", "488.2 MiB"), ("1.5GiB", "1.5 GiB"), ("2 gb", "1.8 GiB")]
+)
+def test_duckdb_takes_no_more_memory_than_it_may(toy, memory, limit):
+    found = select(open_store(toy.path, memory=memory), "select current_setting('memory_limit') as memory")
+    assert found["memory"].to_pylist() == [limit]

@@ -17,44 +17,6 @@ from wirescope.queries import QUESTIONS, VIEWS, answer, ask, open_store, paramet
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
-PARAMETERS = {
-    "run_list": {},
-    "run_prompts": {"run": "dense-ioi"},
-    "measured_prompts": {},
-    "run_scores": {"run": "dense-ioi", "prompt": None},
-    "run_chosen_scores": {"run": "dense-ioi"},
-    "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
-    "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
-    "run_prompt_curve": {
-        "run": "dense-ioi",
-        "prompt": 2,
-        "level": "edge",
-        "ranking": "prompt",
-        "ablation": "corrupt",
-    },
-    "run_prompt": {"run": "dense-ioi", "prompt": 1},
-    "run_curve_prompts": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
-    "run_multiplier": {
-        "run": "sparse-ioi",
-        "other": "dense-ioi",
-        "draws": 50,
-        "level": "edge",
-        "ranking": "task",
-        "ablation": "corrupt",
-    },
-    "run_attributed": {"run": "dense-ioi", "level": "head", "ranking": "task"},
-    "reach": {"run": "dense-ioi"},
-    "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
-    "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},
-    "top_attention": {"run": "dense-ioi", "k": 5, "prompt": 2},
-    "attributed_curve": {"run": "dense-ioi"},
-    "layer_mass": {"run": "dense-ioi"},
-    "head_strength": {"run": "dense-ioi"},
-    "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
-    "stability": {"run": "dense-ioi", "k": 20},
-    "areas": {},
-    "multiplier_intervals": {"draws": 50},
-}
 # the 26 heads of the published IOI circuit
 IOI_HEADS = {
     *("9.9", "10.0", "9.6"),  # name movers
@@ -89,11 +51,11 @@ def rounded(table: pa.Table) -> str:
 
 
 @pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
-def test_the_answer_is_the_golden_one(connection, question):
+def test_the_answer_is_the_golden_one(connection, question, given):
     if question in VIEWS:
         found = select(connection, f"select * from {question} order by all")
     else:
-        found = ask(connection, question, **PARAMETERS[question])
+        found = ask(connection, question, **given[question])
     file = GOLDEN / f"{question}.csv"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(rounded(found))
@@ -193,11 +155,34 @@ def test_overlap_is_the_jaccard_index_of_the_top_k(connection, toy):
     assert row["jaccard"] == pytest.approx(len(tops[0] & tops[1]) / len(tops[0] | tops[1]))
 
 
-def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy):
-    tops = [set(np.argsort(-np.abs(scores), kind="stable")[:20]) for scores in toy.scores["dense-ioi"]]
+@pytest.mark.parametrize("k", [1, 2, 20])  # a 32nd of the 46 edges is two
+def test_stability_is_the_mean_jaccard_index_of_two_prompts(connection, toy, k):
+    tops = [set(np.argsort(-np.abs(scores), kind="stable")[:k]) for scores in toy.scores["dense-ioi"]]
     pairs = [len(a & b) / len(a | b) for a, b in combinations(tops, 2)]
-    (row,) = ask(connection, "stability", run="dense-ioi", k=20).to_pylist()
+    (row,) = ask(connection, "stability", run="dense-ioi", k=k).to_pylist()
     assert row == {"prompts": 4, "mean_jaccard": pytest.approx(np.mean(pairs))}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 20])
+def test_stability_sees_the_edges_that_it_bounds_the_others_by(tmp_path, k):
+    """Edges 0 and 32 are among the strongest, and as strong as others."""
+    rng = np.random.default_rng(3)
+    scores = rng.integers(-4, 5, size=(6, WIRING.n_edges)).astype(np.float32)
+    scores[::2, 0], scores[1::3, 32] = 4, -4
+    record = Run(run="a", model="m", shape=WIRING.shape, prompts=len(scores), levels=("edge",))
+    with write_run(tmp_path / "s", record) as writer:
+        ids = np.arange(WIRING.n_edges)
+        rows = {
+            "prompt_id": np.repeat(range(6), len(ids)),
+            "edge_id": np.tile(ids, 6),
+            "score": scores.ravel(),
+        }
+        writer.write_wiring(WIRING)
+        writer.write("edge_scores", pa.table(rows))
+    tops = [set(np.argsort(-np.abs(row), kind="stable")[:k]) for row in scores]
+    pairs = [len(a & b) / len(a | b) for a, b in combinations(tops, 2)]
+    (row,) = ask(open_store(tmp_path / "s"), "stability", run="a", k=k).to_pylist()
+    assert row["mean_jaccard"] == pytest.approx(np.mean(pairs))
 
 
 def test_stability_of_a_single_prompt_is_undefined(ioi):

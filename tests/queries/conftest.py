@@ -1,0 +1,47 @@
+"""What the questions are given on the toy store, whatever answers them."""
+
+import pytest
+
+GIVEN = {
+    "run_list": {},
+    "run_prompts": {"run": "dense-ioi"},
+    "measured_prompts": {},
+    "run_scores": {"run": "dense-ioi", "prompt": None},
+    "run_chosen_scores": {"run": "dense-ioi"},
+    "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
+    "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
+    "run_prompt_curve": {
+        "run": "dense-ioi",
+        "prompt": 2,
+        "level": "edge",
+        "ranking": "prompt",
+        "ablation": "corrupt",
+    },
+    "run_prompt": {"run": "dense-ioi", "prompt": 1},
+    "run_curve_prompts": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
+    "run_multiplier": {
+        "run": "sparse-ioi",
+        "other": "dense-ioi",
+        "draws": 50,
+        "level": "edge",
+        "ranking": "task",
+        "ablation": "corrupt",
+    },
+    "run_attributed": {"run": "dense-ioi", "level": "head", "ranking": "task"},
+    "reach": {"run": "dense-ioi"},
+    "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
+    "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},
+    "top_attention": {"run": "dense-ioi", "k": 5, "prompt": 2},
+    "attributed_curve": {"run": "dense-ioi"},
+    "layer_mass": {"run": "dense-ioi"},
+    "head_strength": {"run": "dense-ioi"},
+    "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
+    "stability": {"run": "dense-ioi", "k": 20},
+    "areas": {},
+    "multiplier_intervals": {"draws": 50},
+}
+
+
+@pytest.fixture
+def given() -> dict[str, dict]:
+    return GIVEN
