@@ -128,6 +128,17 @@ def extract(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
     ] = "auto",
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Say what it would do and the memory it needs; load, write nothing."),
+    ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="With --plan: what a device has, such as 24GB; by default what is free."),
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option(min=0.001, help="With --plan: a device's speed, to say how long it takes.")
+    ] = None,
 ) -> None:
     """Score every unit of a model on every prompt, measure its circuits.
 
@@ -147,7 +158,7 @@ def extract(
     Example: wirescope extract --model gpt2 --task ioi --store circuits
     """
     from ..graphs import InputError
-    from .extracting import run_extract
+    from .extracting import run_extract, run_plan
 
     try:
         numbers = None if sizes is None else tuple(sorted({int(size) for size in sizes.split(",")}))
@@ -166,18 +177,21 @@ def extract(
         "split": split,
         "batch_size": batch_size,
     }
-    run_extract(
-        settings,
-        model=model,
-        store=store,
-        prompts=prompts,
-        task=task,
-        run=run,
-        limit=limit,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-    )
+    options = {
+        "model": model,
+        "prompts": prompts,
+        "task": task,
+        "limit": limit,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+    }
+    if plan:
+        run_plan(settings, memory=memory, tflops=tflops, **options)
+    elif memory is not None or tflops is not None:
+        raise InputError("--memory and --tflops are for --plan: they say what devices to plan for.")
+    else:
+        run_extract(settings, store=store, run=run, **options)
 
 
 @app.command()

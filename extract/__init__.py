@@ -4,6 +4,8 @@ from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
+from .plan import TERMS, Plan, parse_bytes
+from .planning import Planned, plan
 from .published import read_pt
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -15,15 +17,20 @@ __all__ = [
     "METHODS",
     "METRICS",
     "RANKINGS",
+    "TERMS",
     "ExtractionError",
     "Listener",
     "Model",
     "Outcome",
+    "Plan",
+    "Planned",
     "Settings",
     "convert_state_dict",
     "extract",
     "find_device",
     "load_model",
     "load_vocabulary",
+    "parse_bytes",
+    "plan",
     "read_pt",
 ]

@@ -93,7 +93,7 @@ def ablate(taps: Taps, batch: Batch, levels: Sequence[str], ablation: str, means
 
 
 def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
-    start = batch.shared_prefix()
+    start = batch.shared_prefix
     edges = "edge" in levels
     tape = taps.run(
         batch.corrupted,

@@ -28,7 +28,6 @@ from ..graphs.wiring import Ids, Mask
 from .ablated import Ablated
 from .circuits import Row, first, prompts_of
 from .edges import Reader, Workspace, find_readers
-from .models import is_accelerator
 from .parts import Parts
 from .taps import Taps
 
@@ -38,8 +37,10 @@ _Index = NDArray[np.integer[Any]]
 class EdgeCircuits:
     """Circuits of edges, by id. It keeps the memory that it works in."""
 
-    def __init__(self, taps: Taps, wiring: Wiring) -> None:
+    def __init__(self, taps: Taps, wiring: Wiring, *, dense: bool = False) -> None:
         self.taps, self.parts, self.wiring = taps, taps.parts, wiring
+        self.dense = dense
+        """Whether changes are summed by products, of all of them: an accelerator is faster so."""
         self.readers = find_readers(taps.parts, wiring)
         self.memory = Workspace()
 
@@ -160,7 +161,7 @@ class _Pass:
         base = self._ablated.at_last(base) if sources is self._last else base
         changes, ranks = sources.before(reader.stage.sources, _centred(self._parts, base[self._prompt]))
         kept = [_block(group.kept, reader)[np.ix_(ranks, columns)].T for group in groups]
-        return _summed(kept, [group.rows for group in groups], changes)
+        return _summed(kept, [group.rows for group in groups], changes, dense=self._circuits.dense)
 
     def _project(
         self,
@@ -270,14 +271,14 @@ class _Sources:
         self.at(range(rank, rank + 1))[0].zero_()
 
 
-def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Tensor:
+def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor, *, dense: bool) -> Tensor:
     """What slots read: the ablated stream and the changes that they keep, or all changes less those that they do not.
 
     By circuit, `kept` is [slot, source], in these `rows` of `changes`, [2 + source, row, ..., d_model]. The result is
     [slot, token, d_model], with the tokens of all these rows.
     """
     weights = [_weights(own) for own in kept]
-    if is_accelerator(changes.device):
+    if dense:
         return torch.cat(
             [
                 torch.tensordot(torch.from_numpy(own).to(changes), changes[:, some].flatten(1, -2), 1)
@@ -308,7 +309,7 @@ def _entries(
         factors.append(torch.from_numpy(own[slot, source]).to(changes).repeat(len(token)))
         end += indices[-1].size
     index, begin = (torch.cat([torch.from_numpy(x).flatten() for x in xs]) for xs in (indices, begins))
-    return index, begin, torch.cat(factors)
+    return index.to(changes.device), begin.to(changes.device), torch.cat(factors)
 
 
 def _weights(kept: Mask) -> NDArray[np.float64]:

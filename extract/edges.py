@@ -288,9 +288,10 @@ def _stacked(reads: Sequence[Read], outputs: Mapping[nn.Module, Tensor], rows: T
 @torch.no_grad()
 def _rest(block: Block, parts: Parts) -> Tensor | None:
     """What q, k and v are where x_hat is zero: their biases, and what the norm's bias becomes."""
+    if block.norm.bias is None and all(getattr(read.module, "bias", None) is None for read in block.reads):
+        return None
     still = block.reads[0].weight.new_zeros(1, parts.d_model)
     if block.norm.bias is not None:
         still = still + block.norm.bias
     values = [read.take(read.module.forward(still))[0].float() for read in block.reads]
-    rest = torch.stack([value.repeat_interleave(parts.shape.heads // len(value), dim=0) for value in values])
-    return rest if rest.any() else None
+    return torch.stack([value.repeat_interleave(parts.shape.heads // len(value), dim=0) for value in values])

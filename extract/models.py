@@ -112,6 +112,25 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
     return prepared(model, name, family, device, _tokenizer(name, source))
 
 
+def load_sketch(name: str, *, dtype: str = "auto", accelerator: bool = False) -> Model:
+    """A model without numbers, on the meta device: its shape, and the sizes of everything, from its config alone."""
+    source = _source(name)
+    _check_folder(name, Path(source), weights=False)
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    family = _family(name, config.model_type)
+    if dtype == "auto":
+        dtype = str(config.dtype or "float32").removeprefix("torch.") if accelerator else "float32"
+    return sketch(config, name, getattr(torch, dtype), family, _tokenizer(name, source))
+
+
+def sketch(config: Any, name: str, dtype: torch.dtype, family: ModuleType, tokenizer: Any = None) -> Model:
+    """A model of a config, without numbers."""
+    meta = torch.device("meta")
+    with meta:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    return tap_model(prepared(model, name, family, meta, tokenizer))
+
+
 def prepared(
     model: PreTrainedModel, name: str, family: ModuleType, device: torch.device, tokenizer: Any = None
 ) -> Loaded:
@@ -207,7 +226,7 @@ def _source(name: str) -> str:
     return str(PAIR.get(name, name))
 
 
-def _check_folder(name: str, folder: Path) -> None:
+def _check_folder(name: str, folder: Path, *, weights: bool = True) -> None:
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
     if not folder.is_dir():
         if looks_like_path or folder.exists():
@@ -215,7 +234,7 @@ def _check_folder(name: str, folder: Path) -> None:
         return
     if not (folder / "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+    if weights and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         raise InputError(f"The folder '{name}' has no weights: it needs a model.safetensors.")
 
 
