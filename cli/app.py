@@ -128,6 +128,10 @@ def extract(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
     ] = "auto",
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="auto spreads the model over all accelerators here; or a JSON file of blocks."),
+    ] = None,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Say what it would do and the memory it needs; load, write nothing."),
@@ -135,6 +139,9 @@ def extract(
     memory: Annotated[
         str | None,
         typer.Option(help="With --plan: what a device has, such as 24GB; by default what is free."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="With --plan and --device-map: over so many devices.")
     ] = None,
     tflops: Annotated[
         float | None, typer.Option(min=0.001, help="With --plan: a device's speed, to say how long it takes.")
@@ -185,11 +192,12 @@ def extract(
         "seed": seed,
         "device": device,
         "dtype": dtype,
+        "device_map": device_map,
     }
     if plan:
-        run_plan(settings, memory=memory, tflops=tflops, **options)
-    elif memory is not None or tflops is not None:
-        raise InputError("--memory and --tflops are for --plan: they say what devices to plan for.")
+        run_plan(settings, memory=memory, devices=devices, tflops=tflops, **options)
+    elif (memory, devices, tflops) != (None, None, None):
+        raise InputError("--memory, --devices and --tflops are for --plan: they say what to plan for.")
     else:
         run_extract(settings, store=store, run=run, **options)
 

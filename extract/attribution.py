@@ -94,8 +94,7 @@ class Batch:
     """Prompts as tensors, padded at the end."""
 
     def __init__(self, prompts: Sequence[Prompt], parts: Parts, metric: str) -> None:
-        weight: Tensor = parts.unembed.weight  # type: ignore[assignment]
-        self.device = weight.device
+        self.device = parts.home
         self.lengths = [len(prompt.clean_ids) for prompt in prompts]
         self.longest = max(self.lengths)
         self.shared_prefix = min(map(shared_prefix, prompts))
@@ -211,7 +210,7 @@ def find_deltas(
         was, instead = (at_rows(x.expand(-1, positions, -1), rows).float() for x in (now, corrupt))
         if ablation == "zero":
             return -was
-        return (instead if mean is None else mean[position]) - was
+        return (instead if mean is None else mean[position].to(was.device)) - was
 
     none = [None] * parts.shape.layers
     return Deltas(
@@ -258,7 +257,11 @@ class _Slopes:
 def _head_scores(deltas: Deltas, at_z: Sequence[Tensor], rows: Tensor, spans: Sequence[slice]) -> Tensor:
     """Scores [prompt, layer * head]."""
     by_row = torch.cat(
-        [(delta * at_rows(slope, rows)).sum(-1) for delta, slope in zip(deltas.z, at_z, strict=True)], dim=1
+        [
+            (delta * at_rows(slope, rows)).sum(-1).to(rows.device)
+            for delta, slope in zip(deltas.z, at_z, strict=True)
+        ],
+        dim=1,
     )
     return torch.stack([by_row[span].sum(0) for span in spans])
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ..data import (
     LEVELS,
@@ -32,6 +33,7 @@ from .curves import add_curves, ask_curves, measure
 from .job import Job, shards_of
 from .memory import ExtractionError, no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
+from .placement import find_home
 from .planning import with_room
 from .scoring import score
 from .settings import Deaf, Listener, Settings
@@ -66,21 +68,26 @@ def extract(
     seed: int = 0,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: str | None = None,
     listener: Listener = _DEAF,
 ) -> Outcome:
     """Score a model on a file of prompts or a task and measure its circuits, into a store.
 
-    Go on with it if it was interrupted; add to it if other curves are asked for.
+    Go on with it if it was interrupted; add to it if other curves are asked for. A device map, `auto` or a file,
+    spreads the model over several accelerators of this machine.
     """
     settings.check()
     one_of("dtype", dtype, DTYPES)
     asked = ask(prompts, task, limit, seed)
     run = run_name(model, asked.name) if run is None else run
     check_run(store, run)
-    where = find_device(device, local_rank())
+    if device_map is None:
+        where, devices = find_device(device, local_rank()), list[torch.device]()
+    else:
+        where, devices = find_home(device, device_map)
     try:
         with all_workers(where) as workers:
-            loaded = load_model(model, device=where, dtype=dtype)
+            loaded = load_model(model, device=where, dtype=dtype, device_map=device_map, devices=devices)
             given = asked.encoded(loaded.vocabulary)
             record = _record(loaded, given, run, asked.name, asked.seed, settings)
             settings = with_room(settings, given, loaded, workers, listener)

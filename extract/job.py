@@ -75,7 +75,8 @@ class Job:
                 count[: batch.longest, 0] += real.sum(0)
                 if self.workers.does(i):
                     tape = self.model.taps.run(batch.clean, Tape())
-                    written = torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1).float()
+                    nodes = [each.to(device) for each in (tape.input, *tape.z, *tape.mlp)]
+                    written = torch.cat(nodes, dim=-1).float()
                     part[: batch.longest] += (written * real[..., None]).sum(0)
             total += self.workers.share(part, i)
         found_input, *others = (total / count).split(widths, dim=-1)

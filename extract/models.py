@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .parts import Parts
+from .placement import AUTO, find_map, place
 from .taps import Taps
 
 FAMILIES: Mapping[str, ModuleType] = {
@@ -78,15 +79,30 @@ class Loaded:
         return getattr(self.model.config, "_commit_hash", None) or _fingerprint(Path(_source(self.name)))
 
 
-def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
+def load_model(
+    name: str,
+    *,
+    device: torch.device,
+    dtype: str = "auto",
+    device_map: str | None = None,
+    devices: Sequence[torch.device] = (),
+) -> Model:
     """Load a model, ready to be scored; whatever stands in the way is an error that says what to do.
 
-    The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere.
+    The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere. A map spreads blocks over devices.
     """
-    return tap_model(load_untapped(name, device=device, dtype=dtype))
+    loaded = load_untapped(name, device=device, dtype=dtype, device_map=device_map, devices=devices)
+    return tap_model(loaded)
 
 
-def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Loaded:
+def load_untapped(
+    name: str,
+    *,
+    device: torch.device,
+    dtype: str = "auto",
+    device_map: str | None = None,
+    devices: Sequence[torch.device] = (),
+) -> Loaded:
     """Load a model as it is, frozen: a hub name, a folder, or one of the embedded pair."""
     source = _source(name)
     _check_folder(name, Path(source))
@@ -109,7 +125,15 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
         raise InputError(
             f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
         )
-    return prepared(model, name, family, device, _tokenizer(name, source))
+    blocks = None
+    if device_map is not None:
+        parts: Parts = family.parts(model)
+        numbers = find_map(device_map, parts, len(devices))
+        unused = (
+            len(devices) - 1 - max(numbers) if device_map == AUTO else 0
+        )  # the last one is home in any case
+        blocks = [devices[unused + number] for number in numbers]
+    return prepared(model, name, family, device, _tokenizer(name, source), blocks)
 
 
 def load_sketch(name: str, *, dtype: str = "auto", accelerator: bool = False) -> Model:
@@ -132,11 +156,21 @@ def sketch(config: Any, name: str, dtype: torch.dtype, family: ModuleType, token
 
 
 def prepared(
-    model: PreTrainedModel, name: str, family: ModuleType, device: torch.device, tokenizer: Any = None
+    model: PreTrainedModel,
+    name: str,
+    family: ModuleType,
+    device: torch.device,
+    tokenizer: Any = None,
+    blocks: Sequence[torch.device] | None = None,
 ) -> Loaded:
-    """A model that is there, frozen, on a device, with Wirescope's attention."""
+    """A model that is there, frozen, on a device, or each block on its own, with Wirescope's attention."""
     model.set_attn_implementation(NAME)
-    model.eval().requires_grad_(False).to(device)
+    model.eval().requires_grad_(False)
+    if blocks is None:
+        nn.Module.to(model, device)
+    else:
+        device = blocks[-1]
+        place(model, family.parts(model), blocks)
     _fuse_activations(model)
     loaded = Loaded(name, model, family, device, tokenizer)
     _check_gates(name, model.config, loaded.parts.shape)

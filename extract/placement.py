@@ -10,17 +10,47 @@ do, and would move tensors behind their backs. Nothing is offloaded to slower me
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..graphs import InputError
 from .parts import Parts
 
 AUTO = "auto"
+_TORCHRUN = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+
+
+def accelerators() -> list[torch.device]:
+    """The accelerators of this process: all that are here, or its share if there are several processes."""
+    kind, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
+    rank, processes = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    own = count // processes
+    if kind is None or own < 2:
+        each = f" for each of {processes} processes" if processes > 1 else ""
+        raise InputError(
+            f"--device-map spreads a model over several accelerators{each}, but there are {count} here; --plan "
+            "--device-map auto --devices 2 says what two would need."
+        )
+    return [torch.device(kind.type, rank * own + i) for i in range(own)]
+
+
+def find_home(device: str, device_map: str) -> tuple[torch.device, list[torch.device]]:
+    """The accelerators of this process, and of these the one that processes meet on."""
+    if device != "auto":
+        raise InputError(
+            f"--device {device} and --device-map exclude each other: a map is over all accelerators."
+        )
+    if device_map != AUTO and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(
+            "A map from a file is for one process; with several, --device-map auto gives each its share of devices."
+        )
+    devices = accelerators()
+    return devices[-1], devices
 
 
 def find_map(device_map: str, parts: Parts, count: int) -> list[int]:
@@ -68,19 +98,25 @@ def weight_sizes(parts: Parts) -> tuple[list[int], int]:
 
 
 def place(model: nn.Module, parts: Parts, devices: Sequence[torch.device]) -> None:
-    """Put each block on its device, and all else where the last one is."""
-    for block, device in zip(parts.blocks, devices, strict=True):
-        block.module.to(device)
-    blocks = {module for block in parts.blocks for module in block.module.modules()}
+    """Put each block on its device, and all else where the last one is. Parts found before hold on to what was."""
+    where = {
+        module: device
+        for block, device in zip(parts.blocks, devices, strict=True)
+        for module in block.module.modules()
+    }
+    moved: dict[int, tuple[Tensor, Tensor]] = {}  # what is tied stays so
     for module in model.modules():
-        if module not in blocks:
-            _move_own(module, devices[-1])
+        device = where.get(module, devices[-1])
+        for own in (module._parameters, module._buffers):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    _, there = moved.setdefault(id(tensor), (tensor, _on(device, tensor)))
+                    own[name] = there  # type: ignore[assignment]
 
 
-def _move_own(module: nn.Module, device: torch.device) -> None:
-    """Move a module's own weights and buffers, not those of its children."""
-    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-        tensor.data = tensor.data.to(device)  # in place, so that what is tied stays so
+def _on(device: torch.device, tensor: Tensor) -> Tensor:
+    there = tensor.detach().to(device)
+    return nn.Parameter(there, requires_grad=False) if isinstance(tensor, nn.Parameter) else there
 
 
 def _read_map(file: Path, layers: int) -> list[int]:

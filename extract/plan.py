@@ -21,14 +21,14 @@ Where blocks are on several devices, what layers keep is where they are, and eve
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data import LEVELS, Curves, Prompt
+from ..data import Curves, Prompt
 from ..graphs import InputError, Inputs, Shape, Wiring
 from .ablated import ablate
 from .attribution import Attributor, Batch, Means, find_deltas, shared_prefix
@@ -75,7 +75,7 @@ class Phase:
     """A part of an extraction, when it takes the most memory."""
 
     name: str
-    terms: Mapping[str, int]
+    terms: dict[str, int]
     """Bytes by what they are for, without the weights."""
 
     @property
@@ -121,9 +121,9 @@ class Plan:
         """The most bytes on each device."""
         return tuple(max(self.on(i, phase) for phase in self.phases) for i in range(len(self.blocks)))
 
-    def fits(self, memory: int) -> bool:
-        """Whether devices with so many bytes each are enough."""
-        return max(self.peaks) * ALLOWANCE <= memory
+    def fits(self, memory: Sequence[int]) -> bool:
+        """Whether devices with so many bytes, one by one, are enough."""
+        return all(peak * ALLOWANCE <= room for peak, room in zip(self.peaks, memory, strict=True))
 
 
 def make_plan(
@@ -155,14 +155,14 @@ def make_plan(
         weights=weights_by_device(model, devices),
         blocks=tuple(devices.count(i) for i in range(max(devices) + 1)),
         home=devices[-1],
-        phases=tuple(_rehearsed(model, prompts, wiring, settings, curves, accelerator)),
+        phases=_rehearsed(model, prompts, wiring, settings, curves, accelerator),
         passes=_passes(settings, shape, lengths, curves, model.parts.d_model * wiring.n_edges / own),
         flop=2.0 * own * sum(lengths),
     )
 
 
 def largest_batch(
-    model: Model, prompts: Sequence[Prompt], settings: Settings, memory: int, **options: Any
+    model: Model, prompts: Sequence[Prompt], settings: Settings, memory: Sequence[int], **options: Any
 ) -> int | None:
     """The batch size that is asked for, or by default, halved until it fits; None if not even 1 does."""
     size = at_a_time(settings)
@@ -215,35 +215,40 @@ def _rehearsed(
     settings: Settings,
     curves: Curves | None,
     accelerator: bool,
-) -> Iterator[Phase]:
-    shards = shards_of(prompts, wiring.shape, settings.levels)
+) -> tuple[Phase, ...]:
+    """All phases, one batch each. Where there is no accelerator, results stay in the same memory."""
+    phases = []
+    shards, size = shards_of(prompts, wiring.shape, settings.levels), settings.batch_size or PROMPTS_AT_A_TIME
     kinds = [_META] if accelerator else [_META, torch.get_default_device()]
     with _Rehearsal(kinds, _MAKERS) as ledger:
         means = None
         if settings.ablation == "mean":
             means = _means(model, prompts, wiring, settings)
-            yield Phase("means", ledger.at_peak)
+            phases.append(Phase("means", ledger.at_peak))
             ledger.begin()
         common: dict[str, Any] = {"ablation": settings.ablation, "means": means}
+        batch = _batch(model, prompts, shards, settings, size)
         if settings.method == "exact":
             _score_exactly(model, prompts, wiring, settings, **common)
         else:
             steps = settings.steps if settings.method == "eap-ig" else None
-            attributor = Attributor(model.taps, wiring, levels=settings.levels, steps=steps, **common)
-            attributor(_batch(model, prompts, shards, settings, settings.batch_size or PROMPTS_AT_A_TIME))
-            del attributor
-        yield Phase("scoring", ledger.at_peak)
-        if curves is not None:
-            size = settings.batch_size or PROMPTS_AT_A_TIME
-            batch = _batch(model, prompts, shards, settings, size)
-            makers = circuits_of(model.taps, wiring, curves, dense=accelerator)
-            for level in sorted(makers, key=LEVELS.index):
-                ledger.begin()
-                ablated = ablate(model.taps, batch, list(makers), **common)
-                count = max(rows_at_a_time(size), len(batch))
-                _measure(makers[level], ablated, [i % len(batch) for i in range(count)], level, wiring)
-                yield Phase(f"{level} circuits", ledger.at_peak)
-                del ablated
+            Attributor(model.taps, wiring, levels=settings.levels, steps=steps, **common)(batch)
+        phases.append(Phase("scoring", ledger.at_peak))
+        makers = circuits_of(model.taps, wiring, curves, dense=accelerator) if curves else {}
+        for level, circuits in makers.items():
+            ledger.begin()
+            ablated = ablate(model.taps, batch, list(makers), **common)
+            rows = [i % len(batch) for i in range(max(rows_at_a_time(size), len(batch)))]
+            _measure(circuits, ablated, rows, level, wiring)
+            phases.append(Phase(f"{level} circuits", ledger.at_peak))
+            del ablated
+    if not accelerator:  # the scores of a shard are kept until it is written
+        scoring = next(phase for phase in phases if phase.name == "scoring")
+        kept = sum(
+            units(level, wiring.shape, batch.longest) for level in settings.levels if level != "attention"
+        )
+        scoring.terms["scores"] = scoring.terms.get("scores", 0) + 4 * kept * len(shards[0])
+    return tuple(phases)
 
 
 def _means(model: Model, prompts: Sequence[Prompt], wiring: Wiring, settings: Settings) -> Means:

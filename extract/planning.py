@@ -13,7 +13,7 @@ from .asked import ask
 from .job import at_a_time
 from .models import DTYPES, Model, find_device, is_accelerator, load_sketch
 from .placement import find_map
-from .plan import Plan, largest_batch, make_plan
+from .plan import Plan, largest_batch, make_plan, weights_by_device
 from .settings import Listener, Settings
 from .workers import Workers
 
@@ -69,7 +69,8 @@ def plan(
     memory = free_memory(here) if memory is None else memory
     made = make_plan(sketch, given, settings, **options)
     lengths = [len(prompt.clean_ids) for prompt in given]
-    fitting = None if memory is None else largest_batch(sketch, given, settings, memory, **options)
+    rooms = [memory or 0] * len(made.blocks)
+    fitting = None if memory is None else largest_batch(sketch, given, settings, rooms, **options)
     return Planned(model, sketch.model_type, made, (min(lengths), max(lengths)), memory, fitting)
 
 
@@ -80,14 +81,18 @@ def with_room(
 
     All processes take the size that the first one finds, because files depend on it.
     """
-    free = free_memory(model.device)
-    if settings.batch_size is not None or free is None:
+    if settings.batch_size is not None or free_memory(model.device) is None:
         return settings
     size = 0
     if workers.rank == 0:
         sketch = load_sketch(model.name, dtype=model.dtype_name)
-        loaded = sum(make_plan(sketch, prompts, settings, accelerator=True).weights)
-        size = largest_batch(sketch, prompts, settings, free + loaded, accelerator=True) or 1
+        by_block = [model.parts.device(layer) for layer in range(model.shape.layers)]
+        places = list(dict.fromkeys(by_block))
+        numbers = [places.index(device) for device in by_block]
+        loaded = weights_by_device(sketch, numbers)
+        rooms = [(free_memory(device) or 0) + own for device, own in zip(places, loaded, strict=True)]
+        options: dict[str, Any] = {"accelerator": True, "devices": numbers}
+        size = largest_batch(sketch, prompts, settings, rooms, **options) or 1
     size = int(workers.share(torch.tensor(float(size), device=model.device), 0))
     if size == at_a_time(settings):
         return settings
