@@ -1,7 +1,7 @@
 """What the plan says and what is measured: tensor memory above the weights, at the peak of an extraction.
 
-Each row is an extraction into a store, of random weights, in a process of its own. `tracked` is the most that
-tensors took at a time, counted storage by storage as an allocator is asked for it; `resident` is how much the process grew,
+Each row is an extraction into a store, of random weights, in a process of its own. `tracked` is the most that tensors
+took at a time, counted storage by storage as an allocator is asked for it; `resident` is how much the process grew,
 with whatever allocators, libraries and Arrow keep. Then what the plan says for OLMo-7B, on one device and on two.
 
     python bench/memory.py [--rows small llama ...]
@@ -48,6 +48,8 @@ ALL = ("edge", "head", "attention")
 
 @dataclass(frozen=True)
 class Case:
+    """An extraction to measure."""
+
     shape: str
     prompts: int
     tokens: int
@@ -110,7 +112,10 @@ def main() -> None:
         if case.shape in options.rows:
             tracked, resident = (child(i, *extra) for extra in ((), ("--resident",)))
             said = planned(case) / 1e6
-            print(f"  {case!s:<62}{said:>8.0f}{tracked:>9.0f}{resident:>10.0f}{said / tracked:>16.2f}", flush=True)
+            print(
+                f"  {case!s:<62}{said:>8.0f}{tracked:>9.0f}{resident:>10.0f}{said / tracked:>16.2f}",
+                flush=True,
+            )
     seven()
 
 
@@ -130,7 +135,9 @@ def measured(case: Case, *, resident: bool) -> float:
         file.write_text("\n".join(map(as_json, prompts_of(case))))
 
         def job() -> None:
-            extraction.extract(model="random", prompts=file, store=Path(folder, "store"), settings=case.settings)
+            extraction.extract(
+                model="random", prompts=file, store=Path(folder, "store"), settings=case.settings
+            )
 
         if resident:
             return memory_during(job)
@@ -149,7 +156,9 @@ def planned(case: Case) -> int:
 def make(case: Case) -> Model:
     torch.manual_seed(0)
     config = SHAPES[case.shape]
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case.dtype), attn_implementation=NAME)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=getattr(torch, case.dtype), attn_implementation=NAME
+    )
     return tap_model(prepared(model, case.shape, FAMILIES[config.model_type], find_device()))
 
 
@@ -182,12 +191,10 @@ def seven() -> None:
                 for name, plan, memory in (("80 GB", one, 80), ("2 x 24 GB", two, 24), ("24 GB", one, 24))
                 if plan.fits(memory * 10**9)
             ]
+            weights, peak = sum(one.weights) / 1e9, max(one.peaks) / 1e9
             each = " + ".join(f"{peak / 1e9:.1f}" for peak in two.peaks)
-            print(
-                f"  {'+'.join(levels):<22}{size:>6}{sum(one.weights) / 1e9:>9.1f}{max(one.peaks) / 1e9:>12.1f}{each:>16}   "
-                f"{', '.join(fits) or 'neither'}",
-                flush=True,
-            )
+            said = f"{'+'.join(levels):<22}{size:>6}{weights:>9.1f}{peak:>12.1f}{each:>16}"
+            print(f"  {said}   {', '.join(fits) or 'neither'}", flush=True)
 
 
 if __name__ == "__main__":

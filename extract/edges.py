@@ -231,7 +231,7 @@ def expand_sources(parts: Parts, deltas: Deltas, rows: slice, *, centred: bool, 
         z = deltas.z[layer][rows].to(out.device).transpose(0, 1)  # [head, row, d_head]
         weight = parts.out_weight(layer).to(out.device)
         torch.bmm(z, prepared(weight), out=out[first : first + heads])
-        out[first + heads] = prepared(deltas.mlp[layer][rows].to(out.device))
+        out[first + heads] = prepared(deltas.mlp[layer][rows])
 
 
 def at_rows(x: Tensor, rows: Tensor) -> Tensor:

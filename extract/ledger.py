@@ -27,46 +27,44 @@ class Ledger(TorchDispatchMode):
         super().__init__()
         self._types, self._names = {device.type for device in devices}, names or {}
         self._alive: dict[int, weakref.ref[Any]] = {}
-        self._now: Counter[str] = Counter()
-        self.at_peak: dict[str, int] = {}
-        """Bytes by what made them, when they were most."""
-
-    @property
-    def peak(self) -> int:
+        self._by_maker: Counter[str] = Counter()
+        self._now = 0
+        self.peak = 0
         """The most bytes that were alive at a time."""
-        return sum(self.at_peak.values())
+        self.at_peak: dict[str, int] = {}
+        """These bytes, by what made them."""
 
     def begin(self) -> None:
         """Forget the peak: what is alive now is the most so far."""
-        self.at_peak = dict(self._now)
+        self.peak, self.at_peak = self._now, dict(self._by_maker)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do it, and write down what is new."""
         result = self.do(func, args, kwargs or {})
-        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         for made in tree_leaves(result):
             if isinstance(made, Tensor) and made.device.type in self._types:
-                self._enter(made.untyped_storage(), given)
+                storage = made.untyped_storage()
+                if storage._cdata not in self._alive and not _given(storage, (args, kwargs)):
+                    self._enter(storage)
         return result
 
     def do(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operation gives."""
         return func(*args, **kwargs)
 
-    def _enter(self, storage: Any, given: set[int]) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in given or key in self._alive or not size:
-            return
-        maker = self._maker()
+    def _enter(self, storage: Any) -> None:
+        key, size, maker = storage._cdata, storage.nbytes(), self._maker()
 
         def freed(_: object) -> None:
             del self._alive[key]
-            self._now[maker] -= size
+            self._now -= size
+            self._by_maker[maker] -= size
 
         self._alive[key] = weakref.ref(storage, freed)
-        self._now[maker] += size
-        if self._now.total() > self.peak:
-            self.at_peak = dict(self._now)
+        self._now += size
+        self._by_maker[maker] += size
+        if self._now > self.peak:
+            self.begin()
 
     def _maker(self) -> str:
         frame: FrameType | None = sys._getframe(3)
@@ -75,3 +73,9 @@ class Ledger(TorchDispatchMode):
                 return name
             frame = frame.f_back
         return OTHER
+
+
+def _given(storage: Any, arguments: Any) -> bool:
+    """Whether an operation got it, and made a view of it."""
+    tensors = (x for x in tree_leaves(arguments) if isinstance(x, Tensor))
+    return any(x.untyped_storage()._cdata == storage._cdata for x in tensors)

@@ -162,15 +162,20 @@ def make_plan(
 
 
 def largest_batch(
-    model: Model, prompts: Sequence[Prompt], settings: Settings, memory: Sequence[int], **options: Any
+    plan: Plan,
+    model: Model,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    memory: Sequence[int],
+    **options: Any,
 ) -> int | None:
-    """The batch size that is asked for, or by default, halved until it fits; None if not even 1 does."""
-    size = at_a_time(settings)
-    while not make_plan(model, prompts, settings, **options).fits(memory):
+    """The batch size of a plan, halved until devices with so much memory are enough; None if not even 1 fits."""
+    size = plan.batch_size
+    while not plan.fits(memory):
         size //= 2
         if not size:
             return None
-        settings = replace(settings, batch_size=size)
+        plan = make_plan(model, prompts, replace(settings, batch_size=size), **options)
     return size
 
 

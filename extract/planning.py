@@ -65,12 +65,17 @@ def plan(
     given = asked.encoded(sketch.vocabulary)
     options: dict[str, Any] = {"accelerator": imagined or is_accelerator(here)}
     if device_map is not None:
-        options["devices"] = find_map(device_map, sketch.parts, devices or torch.accelerator.device_count())
+        count = devices or torch.accelerator.device_count()
+        if not count:
+            raise InputError(
+                "There are no accelerators here to plan a --device-map for: say with --devices how many."
+            )
+        options["devices"] = find_map(device_map, sketch.parts, count)
     memory = free_memory(here) if memory is None else memory
     made = make_plan(sketch, given, settings, **options)
     lengths = [len(prompt.clean_ids) for prompt in given]
     rooms = [memory or 0] * len(made.blocks)
-    fitting = None if memory is None else largest_batch(sketch, given, settings, rooms, **options)
+    fitting = None if memory is None else largest_batch(made, sketch, given, settings, rooms, **options)
     return Planned(model, sketch.model_type, made, (min(lengths), max(lengths)), memory, fitting)
 
 
@@ -92,7 +97,8 @@ def with_room(
         loaded = weights_by_device(sketch, numbers)
         rooms = [(free_memory(device) or 0) + own for device, own in zip(places, loaded, strict=True)]
         options: dict[str, Any] = {"accelerator": True, "devices": numbers}
-        size = largest_batch(sketch, prompts, settings, rooms, **options) or 1
+        made = make_plan(sketch, prompts, settings, **options)
+        size = largest_batch(made, sketch, prompts, settings, rooms, **options) or 1
     size = int(workers.share(torch.tensor(float(size), device=model.device), 0))
     if size == at_a_time(settings):
         return settings

@@ -139,7 +139,7 @@ class Taps:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._spread = len({parts.device(layer) for layer in range(len(parts.blocks))}) > 1
+        self._spread = self._is_spread()
         self._tape: Tape | None = None
         for layer, block in enumerate(parts.blocks):
             block.module.register_forward_pre_hook(self._on_block(layer), with_kwargs=True)
@@ -153,6 +153,9 @@ class Taps:
         parts.blocks[0].attention.register_forward_pre_hook(self._on_first_attention(), with_kwargs=True)
         parts.norm.module.register_forward_pre_hook(self._before_norm("logits", len(parts.blocks)))
         parts.norm.module.register_forward_hook(self._on_last_norm())
+
+    def _is_spread(self) -> bool:
+        return len({self.parts.device(layer) for layer in range(len(self.parts.blocks))}) > 1
 
     def run(self, ids: Tensor, tape: Tape) -> Tape:
         """Run the model on token ids [prompt, position]."""

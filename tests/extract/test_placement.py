@@ -5,33 +5,43 @@ would on real ones. The type of device is one that torch knows how to differenti
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import CONFIGS
+from hypothesis import given
+from hypothesis import strategies as st
 from slow import wiring_of
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
-from wirescope.extract import FAMILIES, Settings, attribution, circuits, edges, exact, extract, extraction, placement
+from wirescope.extract import FAMILIES, Settings, attribution, exact, extract, find_device, placement
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attention import NAME
-from wirescope.extract.attribution import Attributor, Batch, Means
+from wirescope.extract.attribution import Attributor, Batch
 from wirescope.extract.circuits import AttentionCircuits, HeadCircuits, Row
 from wirescope.extract.edge_circuits import EdgeCircuits
-from wirescope.extract.exact import Exact
 from wirescope.extract.job import Job
 from wirescope.extract.models import prepared, tap_model
-from wirescope.extract.placement import place, spread
+from wirescope.extract.placement import accelerators, place, spread
 from wirescope.extract.settings import Deaf
-from wirescope.extract.taps import Edit, Tape
+from wirescope.extract.taps import Taps
 from wirescope.extract.workers import Workers
 from wirescope.graphs import InputError, on_a_path
 
-from conftest import CONFIGS
-
 FAKE = [torch.device("lazy", i) for i in range(2)]
-FAMILY_NAMES = ("gpt2-deep", "gpt2-gated", "llama", "olmo", "neox")
+FAMILY_NAMES = ("gpt2", "llama-gated", "olmo", "neox")
+
+
+class StrictIndices(TorchDispatchMode):
+    """Fake tensors take indices from anywhere, accelerators do not."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.name().startswith(("aten::index.", "aten::index_put")):
+            for index in args[1]:
+                assert index is None or index.device == args[0].device, "an index is on another device"
+        return func(*args, **kwargs or {})
 
 
 @pytest.fixture
@@ -51,7 +61,7 @@ def fake(monkeypatch):
         blocks = [devices[0]] * (layers // 2) + [devices[1]] * (layers - layers // 2)
         return tap_model(prepared(model, name, FAMILIES[config.model_type], devices[1], blocks=blocks))
 
-    with FakeTensorMode():
+    with FakeTensorMode(), StrictIndices():
         yield make
 
 
@@ -59,6 +69,8 @@ def test_torch_refuses_to_mix_fake_devices(fake):
     a, b = (torch.ones(2, 2, device=device) for device in FAKE)
     with pytest.raises(RuntimeError, match="same device"):
         a @ b
+    with pytest.raises(AssertionError, match="another device"):
+        a[b.long()]
     assert (a.to(FAKE[1]) @ b).device == FAKE[1]
 
 
@@ -100,3 +112,150 @@ def test_circuits_mix_no_devices(fake, prompts, name, ablation):
             pairs = [heads * length * (length + 1) // 2 for length in ablated.batch.lengths]
             rows = [Row(i, rng.random(count) < density) for i, count in enumerate(pairs)]
             assert AttentionCircuits(model.taps)(ablated, rows).device == FAKE[1]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gated"])
+@pytest.mark.parametrize("ablation", ["corrupt", "zero"])
+def test_exact_scores_mix_no_devices(fake, prompts, name, ablation, monkeypatch):
+    """Which units change is not known of fake tensors: here all do."""
+
+    def everything(self):
+        shape = torch.tensor([*self.shape])
+        return torch.cartesian_prod(*(torch.arange(n, device=self.device) for n in self.shape)).view(
+            -1, len(shape)
+        )
+
+    monkeypatch.setattr(torch.Tensor, "nonzero", everything)
+    monkeypatch.setattr(exact.Exact, "_edges", some_edges)
+    model = fake(name)
+    score = exact.Exact(
+        model.taps, wiring_of(model.shape), levels=("edge", "head", "attention"), ablation=ablation
+    )
+    scores = score(Batch(prompts[:1], model.parts, "logit_diff"), 200)
+    assert scores.edge.shape == (1, wiring_of(model.shape).n_edges)
+
+
+def some_edges(self, deltas, rows, edges=exact.Exact._edges):
+    """One edit of each reader."""
+    layers = set()
+    for own, edit in edges(self, deltas, rows):
+        if (edit.layer, edit.at) not in layers:
+            layers.add((edit.layer, edit.at))
+            yield own, edit
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    """Two devices that are the same one."""
+    here = find_device()
+    monkeypatch.setattr(placement, "accelerators", lambda: [here, here])
+    monkeypatch.setattr(Taps, "_is_spread", lambda self: True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(levels=("edge", "head", "attention"), sizes=(3, 9)),
+        Settings(levels=("edge", "head"), ablation="mean", method="eap", sizes=(3, 9)),
+        Settings(levels=("edge", "head"), method="exact", curves=False),
+    ],
+    ids=["eap-ig", "mean", "exact"],
+)
+def test_a_map_changes_no_byte(tiny, tmp_path, two_devices, settings):
+    file = tmp_path / "map.json"
+    file.write_text(
+        json.dumps({"transformer.wte": 0, "transformer.h.0": 0, "transformer.h.1": "x:1", "h.2": 1})
+    )
+    for store, device_map in (("plain", None), ("auto", "auto"), ("file", str(file))):
+        extract(
+            model=str(tiny / "model"),
+            prompts=tiny / "prompts.jsonl",
+            store=tmp_path / store,
+            run="tiny",
+            settings=settings,
+            device_map=device_map,
+        )
+    plain, auto, mapped = (
+        {str(f.relative_to(tmp_path / s)): f.read_bytes() for f in sorted((tmp_path / s).rglob("*.parquet"))}
+        for s in ("plain", "auto", "file")
+    )
+    assert len(plain) >= 4
+    assert plain == auto == mapped
+
+
+def test_weights_go_where_the_map_says_and_tied_ones_stay_tied(make_model):
+    for name in CONFIGS:
+        model = make_model(name)
+        family = FAMILIES[model.config.model_type]
+        tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+        layers = model.config.num_hidden_layers
+        place(model, family.parts(model), [torch.device("meta")] * (layers - 1) + [find_device()])
+        parts = family.parts(model)
+        for block in parts.blocks[:-1]:
+            assert {weight.device.type for weight in block.module.parameters()} == {"meta"}
+        inside = {id(weight) for block in parts.blocks[:-1] for weight in block.module.parameters()}
+        others = [weight for weight in model.parameters() if id(weight) not in inside]
+        assert {weight.device for weight in others} == {find_device()}
+        assert tied == (model.get_input_embeddings().weight is model.get_output_embeddings().weight)
+
+
+@given(
+    blocks=st.lists(st.integers(1, 100), min_size=1, max_size=40),
+    rest=st.integers(0, 300),
+    count=st.integers(1, 8),
+)
+def test_blocks_are_spread_in_their_order_over_all_devices(blocks, rest, count):
+    devices = spread(blocks, rest, count)
+    assert devices == sorted(devices)
+    assert set(devices) == set(range(min(count, len(blocks))))
+
+
+def test_blocks_are_spread_evenly():
+    devices = spread([400] * 32, 800, 4)
+    loads = [400 * devices.count(i) + (800 if i == 3 else 0) for i in range(4)]
+    assert max(loads) - min(loads) <= 400
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"h.0": 0, "h.1": "cpu", "h.2": 1}', "puts h.1 on 'cpu': blocks are on accelerators"),
+        ('{"h.0": 0, "h.1": "disk", "h.2": 1}', "nothing is offloaded"),
+        ('{"h.0": 0, "h.2": 1}', "is not of the model's 3 blocks: look at block 1"),
+        ('{"h.0": 0, "h.1": 1, "h.2": 2}', "has a device 2, but there are 2"),
+        ("[0, 1]", "is not a JSON object"),
+        ("{", "cannot be read as JSON"),
+        (None, "There is no file"),
+    ],
+)
+def test_a_map_that_cannot_be_is_refused(tiny, tmp_path, cli, two_devices, content, message):
+    file = tmp_path / "map.json"
+    if content is not None:
+        file.write_text(content)
+    command = ("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl", "-s", tmp_path / "s")
+    result = cli(*command, "--device-map", file)
+    assert result.status == 2
+    assert message in result.err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_map_needs_several_accelerators(tiny, tmp_path, cli, monkeypatch):
+    command = ("extract", "-m", tiny / "model", "-p", tiny / "prompts.jsonl", "-s", tmp_path / "s")
+    result = cli(*command, "--device-map", "auto")
+    assert result.status == 2
+    assert "there are 0 here; --plan --device-map auto --devices 2" in result.err
+    assert "exclude each other" in cli(*command, "--device-map", "auto", "--device", "cpu").err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "for one process" in cli(*command, "--device-map", "map.json").err
+
+
+def test_each_process_has_its_share_of_the_accelerators(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("lazy"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    assert [device.index for device in accelerators()] == [0, 1, 2, 3]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert [device.index for device in accelerators()] == [2, 3]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(InputError, match="for each of 4 processes, but there are 4 here"):
+        accelerators()
