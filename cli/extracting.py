@@ -1,5 +1,6 @@
 """Extraction on the command line: its messages, and being stopped."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,9 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
 
 
 def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | None, **options: Any) -> None:
-    """Print the memory that an extraction would need, and say what it would do."""
+    """Print the memory that an extraction would need, and say what it would do; one of several processes does."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     with needing_torch("Extraction"):
         from ..extract import TERMS, Settings, parse_bytes, plan
     planned = plan(
