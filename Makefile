@@ -27,6 +27,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/extract.py
 	$(BIN)/python bench/curves.py
+	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/figures.py
 
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)

@@ -21,28 +21,32 @@ OTHER = "other"
 
 
 class Ledger(TorchDispatchMode):
-    """Around some work: the memory of the tensors that it makes on devices of some types."""
+    """Around some work: the memory of the tensors that it makes on some devices, or on any of a type without number."""
 
     def __init__(self, devices: Iterable[torch.device], names: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._types, self._names = {device.type for device in devices}, names or {}
+        self._devices, self._names = set(devices), names or {}
         self._alive: dict[int, weakref.ref[Any]] = {}
-        self._by_maker: Counter[str] = Counter()
-        self._now = 0
-        self.peak = 0
-        """The most bytes that were alive at a time."""
-        self.at_peak: dict[str, int] = {}
-        """These bytes, by what made them."""
+        self.now: Counter[str] = Counter()
+        """The bytes that are alive, by what made them."""
+        self.begin()
 
     def begin(self) -> None:
         """Forget the peak: what is alive now is the most so far."""
-        self.peak, self.at_peak = self._now, dict(self._by_maker)
+        self.at_peak = dict(self.now)
+        """The bytes that were alive when they were most."""
+        self.peak = self.now.total()
+
+    def entered(self) -> None:
+        """Something was written down."""
+        if (now := self.now.total()) > self.peak:
+            self.peak, self.at_peak = now, dict(self.now)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do it, and write down what is new."""
         result = self.do(func, args, kwargs or {})
         for made in tree_leaves(result):
-            if isinstance(made, Tensor) and made.device.type in self._types:
+            if isinstance(made, Tensor) and self._devices & {made.device, torch.device(made.device.type)}:
                 storage = made.untyped_storage()
                 if storage._cdata not in self._alive and not _given(storage, (args, kwargs)):
                     self._enter(storage)
@@ -57,14 +61,11 @@ class Ledger(TorchDispatchMode):
 
         def freed(_: object) -> None:
             del self._alive[key]
-            self._now -= size
-            self._by_maker[maker] -= size
+            self.now[maker] -= size
 
         self._alive[key] = weakref.ref(storage, freed)
-        self._now += size
-        self._by_maker[maker] += size
-        if self._now > self.peak:
-            self.begin()
+        self.now[maker] += size
+        self.entered()
 
     def _maker(self) -> str:
         frame: FrameType | None = sys._getframe(3)

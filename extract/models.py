@@ -47,6 +47,11 @@ class Model:
     device: torch.device
 
     @property
+    def places(self) -> list[torch.device]:
+        """The devices that its blocks are on, in the order of the blocks."""
+        return list(dict.fromkeys(self.parts.device(layer) for layer in range(self.shape.layers)))
+
+    @property
     def dtype_name(self) -> str:
         """Such as float32."""
         return str(self.dtype).removeprefix("torch.")

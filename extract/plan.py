@@ -76,7 +76,11 @@ class Phase:
 
     name: str
     terms: dict[str, int]
-    """Bytes by what they are for, without the weights."""
+    """Bytes by what they are for, without the weights, when they are most."""
+    by_layer: int
+    """The most bytes of what is kept where the layers are, which may be most at another time."""
+    at_home: int
+    """The most bytes of all else."""
 
     @property
     def peak(self) -> int:
@@ -110,11 +114,13 @@ class Plan:
     """Of running every prompt once."""
 
     def on(self, device: int, phase: Phase) -> int:
-        """Bytes on one of the devices in a phase, weights included."""
-        share = self.blocks[device] / sum(self.blocks)
-        by_layer = sum(phase.terms.get(term, 0) for term in _BY_LAYER)
-        all_else = phase.peak - by_layer if device == self.home else 0
-        return self.weights[device] + round(share * by_layer) + all_else
+        """Bytes on one of the devices in a phase, weights included; not more than this.
+
+        All blocks keep as much, and the one that runs works with as much again.
+        """
+        share = round(phase.by_layer * (self.blocks[device] + 1) / sum(self.blocks))
+        all_else = phase.at_home if device == self.home else 0
+        return self.weights[device] + min(phase.peak, share + all_else)
 
     @property
     def peaks(self) -> tuple[int, ...]:
@@ -205,6 +211,25 @@ def parse_bytes(text: str) -> int:
 class _Rehearsal(Ledger):
     """A ledger of work on the meta device, which goes on where it would need numbers."""
 
+    def begin(self) -> None:
+        """Begin a phase."""
+        super().begin()
+        self._by_layer = self._at_home = 0
+        self.entered()
+
+    def entered(self) -> None:
+        """Note the peaks of what is with the layers, and of what is not."""
+        super().entered()
+        by_layer = sum(self.now[term] for term in _BY_LAYER)
+        self._by_layer = max(self._by_layer, by_layer)
+        self._at_home = max(self._at_home, self.now.total() - by_layer)
+
+    def phase(self, name: str) -> Phase:
+        """What it came to since it began, and begin anew."""
+        found = Phase(name, self.at_peak, self._by_layer, self._at_home)
+        self.begin()
+        return found
+
     def do(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What leaves the device arrives as zeros."""
         where = kwargs.get("device")
@@ -229,8 +254,7 @@ def _rehearsed(
         means = None
         if settings.ablation == "mean":
             means = _means(model, prompts, wiring, settings)
-            phases.append(Phase("means", ledger.at_peak))
-            ledger.begin()
+            phases.append(ledger.phase("means"))
         common: dict[str, Any] = {"ablation": settings.ablation, "means": means}
         batch = _batch(model, prompts, shards, settings, size)
         if settings.method == "exact":
@@ -238,15 +262,14 @@ def _rehearsed(
         else:
             steps = settings.steps if settings.method == "eap-ig" else None
             Attributor(model.taps, wiring, levels=settings.levels, steps=steps, **common)(batch)
-        phases.append(Phase("scoring", ledger.at_peak))
+        phases.append(ledger.phase("scoring"))
         makers = circuits_of(model.taps, wiring, curves, dense=accelerator) if curves else {}
         for level, circuits in makers.items():
-            ledger.begin()
             ablated = ablate(model.taps, batch, list(makers), **common)
             rows = [i % len(batch) for i in range(max(rows_at_a_time(size), len(batch)))]
             _measure(circuits, ablated, rows, level, wiring)
-            phases.append(Phase(f"{level} circuits", ledger.at_peak))
             del ablated
+            phases.append(ledger.phase(f"{level} circuits"))
     if not accelerator:  # the scores of a shard are kept until it is written
         scoring = next(phase for phase in phases if phase.name == "scoring")
         kept = sum(

@@ -91,9 +91,8 @@ def with_room(
     size = 0
     if workers.rank == 0:
         sketch = load_sketch(model.name, dtype=model.dtype_name)
-        by_block = [model.parts.device(layer) for layer in range(model.shape.layers)]
-        places = list(dict.fromkeys(by_block))
-        numbers = [places.index(device) for device in by_block]
+        places = model.places
+        numbers = [places.index(model.parts.device(layer)) for layer in range(model.shape.layers)]
         loaded = weights_by_device(sketch, numbers)
         rooms = [(free_memory(device) or 0) + own for device, own in zip(places, loaded, strict=True)]
         options: dict[str, Any] = {"accelerator": True, "devices": numbers}

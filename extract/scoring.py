@@ -96,7 +96,8 @@ def _plan(job: Job, settings: Settings) -> str:
     method = f"eap-ig in {settings.steps} steps" if settings.method == "eap-ig" else settings.method
     processes = f" by {workers.size} processes" if workers.size > 1 else ""
     return (
-        f"{model.name} ({model.model_type}): {model.shape}, {job.wiring.n_edges:,} edges; on {model.device}"
+        f"{model.name} ({model.model_type}): {model.shape}, {job.wiring.n_edges:,} edges; on "
+        f"{' and '.join(map(str, model.places))}"
         f"{processes}, {model.dtype_name}; {len(job.prompts):,} prompts of {tokens} tokens; "
         f"{', '.join(settings.levels)} by {method}; about {_megabytes(size)} on disk."
     )

@@ -5,6 +5,7 @@ would on real ones. The type of device is one that torch knows how to differenti
 """
 
 import json
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from slow import wiring_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM
+from torch.utils._python_dispatch import _disable_current_modes as no_dispatch
+from transformers import AutoModelForCausalLM, GPT2Config
+from wirescope.data import Prompt
 from wirescope.extract import FAMILIES, Settings, attribution, exact, extract, find_device, placement
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attention import NAME
@@ -23,8 +26,10 @@ from wirescope.extract.attribution import Attributor, Batch
 from wirescope.extract.circuits import AttentionCircuits, HeadCircuits, Row
 from wirescope.extract.edge_circuits import EdgeCircuits
 from wirescope.extract.job import Job
-from wirescope.extract.models import prepared, tap_model
+from wirescope.extract.ledger import Ledger
+from wirescope.extract.models import prepared, sketch, tap_model
 from wirescope.extract.placement import accelerators, place, spread
+from wirescope.extract.plan import make_plan
 from wirescope.extract.settings import Deaf
 from wirescope.extract.taps import Taps
 from wirescope.extract.workers import Workers
@@ -54,12 +59,13 @@ def fake(monkeypatch):
     for module in (attribution, exact):
         monkeypatch.setattr(module, "to_array", array)
 
-    def make(name, devices=FAKE):
-        config = CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict())
+    def make(config, devices=FAKE):
+        config = CONFIGS[config] if isinstance(config, str) else config
+        config = config.__class__.from_dict(config.to_dict())
         model = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
         layers = config.num_hidden_layers
         blocks = [devices[0]] * (layers // 2) + [devices[1]] * (layers - layers // 2)
-        return tap_model(prepared(model, name, FAMILIES[config.model_type], devices[1], blocks=blocks))
+        return tap_model(prepared(model, "fake", FAMILIES[config.model_type], devices[1], blocks=blocks))
 
     with FakeTensorMode(), StrictIndices():
         yield make
@@ -142,6 +148,27 @@ def some_edges(self, deltas, rows, edges=exact.Exact._edges):
         if (edit.layer, edit.at) not in layers:
             layers.add((edit.layer, edit.at))
             yield own, edit
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_the_plan_for_each_device_is_what_is_on_it_or_little_more(fake, steps):
+    config = GPT2Config(vocab_size=100, n_layer=6, n_head=4, n_embd=128, bos_token_id=0, eos_token_id=0)
+    ids = [tuple((7 * i + j * j) % 100 for j in range(24)) for i in range(16)]
+    prompts = [
+        Prompt(clean_ids=a, corrupted_ids=b, correct_ids=(1,), wrong_ids=(2,))
+        for a, b in zip(ids, reversed(ids), strict=True)
+    ]
+    settings = Settings(method="eap-ig" if steps else "eap", steps=steps or 1, curves=False)
+    model = fake(config)
+    with ExitStack() as stack:
+        ledgers = [stack.enter_context(Ledger([device])) for device in FAKE]
+        attributor = Attributor(model.taps, wiring_of(model.shape), levels=("edge",), steps=steps)
+        attributor(Batch(prompts, model.parts, "logit_diff"))
+    with no_dispatch():
+        drawn = sketch(config, "sketch", torch.float32, FAMILIES["gpt2"])
+        made = make_plan(drawn, prompts, settings, accelerator=True, devices=[0] * 3 + [1] * 3)
+    for ledger, peak, weights in zip(ledgers, made.peaks, made.weights, strict=True):
+        assert ledger.peak <= peak - weights <= 1.5 * ledger.peak
 
 
 @pytest.fixture
