@@ -5,7 +5,7 @@ from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan, parse_bytes
-from .planning import Planned, plan
+from .planning import Planned, plan_extraction
 from .published import read_pt
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -31,6 +31,6 @@ __all__ = [
     "load_model",
     "load_vocabulary",
     "parse_bytes",
-    "plan",
+    "plan_extraction",
     "read_pt",
 ]

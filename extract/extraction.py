@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ..data import (
     LEVELS,
@@ -33,7 +32,7 @@ from .curves import add_curves, ask_curves, measure
 from .job import Job, shards_of
 from .memory import ExtractionError, no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
-from .placement import find_home
+from .placement import find_devices
 from .planning import with_room
 from .scoring import score
 from .settings import Deaf, Listener, Settings
@@ -81,10 +80,8 @@ def extract(
     asked = ask(prompts, task, limit, seed)
     run = run_name(model, asked.name) if run is None else run
     check_run(store, run)
-    if device_map is None:
-        where, devices = find_device(device, local_rank()), list[torch.device]()
-    else:
-        where, devices = find_home(device, device_map)
+    devices = [find_device(device, local_rank())] if device_map is None else find_devices(device, device_map)
+    where = devices[-1]
     try:
         with all_workers(where) as workers:
             loaded = load_model(model, device=where, dtype=dtype, device_map=device_map, devices=devices)

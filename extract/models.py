@@ -20,7 +20,7 @@ from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .parts import Parts
-from .placement import AUTO, find_map, place
+from .placement import find_map, place
 from .taps import Taps
 
 FAMILIES: Mapping[str, ModuleType] = {
@@ -133,11 +133,7 @@ def load_untapped(
     blocks = None
     if device_map is not None:
         parts: Parts = family.parts(model)
-        numbers = find_map(device_map, parts, len(devices))
-        unused = (
-            len(devices) - 1 - max(numbers) if device_map == AUTO else 0
-        )  # the last one is home in any case
-        blocks = [devices[unused + number] for number in numbers]
+        blocks = [devices[number] for number in find_map(device_map, parts, len(devices))]
     return prepared(model, name, family, device, _tokenizer(name, source), blocks)
 
 

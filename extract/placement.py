@@ -39,8 +39,8 @@ def accelerators() -> list[torch.device]:
     return [torch.device(kind.type, rank * own + i) for i in range(own)]
 
 
-def find_home(device: str, device_map: str) -> tuple[torch.device, list[torch.device]]:
-    """The accelerators of this process, and of these the one that processes meet on."""
+def find_devices(device: str, device_map: str) -> list[torch.device]:
+    """The devices for a map; several processes meet on the last one, which is home."""
     if device != "auto":
         raise InputError(
             f"--device {device} and --device-map exclude each other: a map is over all accelerators."
@@ -49,14 +49,16 @@ def find_home(device: str, device_map: str) -> tuple[torch.device, list[torch.de
         raise InputError(
             "A map from a file is for one process; with several, --device-map auto gives each its share of devices."
         )
-    devices = accelerators()
-    return devices[-1], devices
+    return accelerators()
 
 
 def find_map(device_map: str, parts: Parts, count: int) -> list[int]:
     """The number of each block's device, of so many devices: `auto`, or a file."""
     if device_map == AUTO:
-        return spread(*weight_sizes(parts), count)
+        numbers = spread(*weight_sizes(parts), count)
+        return [
+            count - 1 - numbers[-1] + number for number in numbers
+        ]  # the last one is home, even if some are left
     numbers = _read_map(Path(device_map), len(parts.blocks))
     if max(numbers) >= count:
         raise InputError(

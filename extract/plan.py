@@ -21,12 +21,13 @@ Where blocks are on several devices, what layers keep is where they are, and eve
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..data import Curves, Prompt
 from ..graphs import InputError, Inputs, Shape, Wiring
@@ -58,6 +59,7 @@ _MAKERS = {
     "EdgeScorer.__call__": "scores",
     "_head_scores": "scores",
     "_attention_scores": "scores",
+    "_scores_so_far": "scores",
     "EdgeCircuits.__call__": "circuits",
     "_Live.__call__": "circuits",
     "Job._means": "means",
@@ -67,7 +69,6 @@ TERMS = (*dict.fromkeys(_MAKERS.values()), OTHER)
 _BY_LAYER = ("activations", "gradients", "slopes", "deltas")
 """What is kept where the layer is."""
 _META = torch.device("meta")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Phase:
     """A part of an extraction, when it takes the most memory."""
 
     name: str
-    terms: dict[str, int]
+    terms: Mapping[str, int]
     """Bytes by what they are for, without the weights, when they are most."""
     by_layer: int
     """The most bytes of what is kept where the layers are, which may be most at another time."""
@@ -204,8 +205,8 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if not found or not float(found[1]):
         raise InputError(f"'{text}' is not a size of memory: write 24GB or 80GiB.")
-    unit = _UNITS[found[2].upper()]
-    return round(float(found[1]) * (2 ** (10 * round(np.log10(unit) / 3)) if found[3] else unit))
+    number, prefix, binary = found.groups()
+    return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
 class _Rehearsal(Ledger):
@@ -257,11 +258,13 @@ def _rehearsed(
             phases.append(ledger.phase("means"))
         common: dict[str, Any] = {"ablation": settings.ablation, "means": means}
         batch = _batch(model, prompts, shards, settings, size)
+        so_far = None if accelerator else _scores_so_far(len(shards[0]), wiring.shape, settings)
         if settings.method == "exact":
             _score_exactly(model, prompts, wiring, settings, **common)
         else:
             steps = settings.steps if settings.method == "eap-ig" else None
             Attributor(model.taps, wiring, levels=settings.levels, steps=steps, **common)(batch)
+        del so_far
         phases.append(ledger.phase("scoring"))
         makers = circuits_of(model.taps, wiring, curves, dense=accelerator) if curves else {}
         for level, circuits in makers.items():
@@ -270,12 +273,6 @@ def _rehearsed(
             _measure(circuits, ablated, rows, level, wiring)
             del ablated
             phases.append(ledger.phase(f"{level} circuits"))
-    if not accelerator:  # the scores of a shard are kept until it is written
-        scoring = next(phase for phase in phases if phase.name == "scoring")
-        kept = sum(
-            units(level, wiring.shape, batch.longest) for level in settings.levels if level != "attention"
-        )
-        scoring.terms["scores"] = scoring.terms.get("scores", 0) + 4 * kept * len(shards[0])
     return tuple(phases)
 
 
@@ -286,6 +283,11 @@ def _means(model: Model, prompts: Sequence[Prompt], wiring: Wiring, settings: Se
     alone = Workers(0, 1, _META)
     shards = [range(len(longest))]
     return Job(model, longest, shards, wiring, settings.metric, writer, alone, Deaf()).means
+
+
+def _scores_so_far(prompts: int, shape: Shape, settings: Settings) -> Tensor:
+    """The scores of a shard, which are kept until it is written; those of attention edges are no tensors by then."""
+    return torch.empty(prompts, sum(units(level, shape, 0) for level in settings.levels), dtype=torch.float32)
 
 
 def _measure(circuits: Circuits, ablated: Any, rows: Sequence[int], level: str, wiring: Wiring) -> None:
@@ -302,7 +304,7 @@ def _measure(circuits: Circuits, ablated: Any, rows: Sequence[int], level: str, 
 def _score_exactly(
     model: Model, prompts: Sequence[Prompt], wiring: Wiring, settings: Settings, ablation: str, means: Any
 ) -> None:
-    """Run the whole model for as many units as run together, which are never more than in the first layer's readers."""
+    """Run the whole model again for as many units as run together, as those of the first layer do."""
     parts, taps = model.parts, model.taps
     batch = Batch([max(prompts, key=lambda prompt: len(prompt.clean_ids))], parts, settings.metric)
     attention = "attention" in settings.levels

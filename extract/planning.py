@@ -35,7 +35,7 @@ class Planned:
     """The largest batch size that fits it, up to the plan's; None if not even one prompt does."""
 
 
-def plan(
+def plan_extraction(
     *,
     model: str,
     prompts: Path | str | None = None,

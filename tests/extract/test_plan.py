@@ -16,7 +16,7 @@ from wirescope.extract import (
     find_device,
     load_model,
     parse_bytes,
-    plan,
+    plan_extraction,
     planning,
 )
 from wirescope.extract.edges import EdgeScorer
@@ -166,7 +166,7 @@ def test_what_a_plan_cannot_be_made_of_is_refused(tmp_path, cli, options, messag
 
 def test_a_folder_without_weights_can_be_planned_for(tiny, tmp_path):
     (tmp_path / "config.json").write_bytes((tiny / "model" / "config.json").read_bytes())
-    planned = plan(model=str(tmp_path), prompts=tiny / "prompts.jsonl")
+    planned = plan_extraction(model=str(tmp_path), prompts=tiny / "prompts.jsonl")
     real = load_model(str(tiny / "model"), device=find_device())
     assert (planned.plan.shape, planned.plan.edges) == (real.shape, 262)
     assert (planned.memory, planned.largest) == (None, None)
