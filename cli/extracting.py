@@ -42,12 +42,11 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
         f"{planned.model} ({planned.model_type}): {made.shape}, {made.edges:,} edges, {made.dtype}; {made.prompts:,} "
         f"prompts of {tokens} tokens, {made.batch_size} at a time; about {_size(made.disk)} on disk."
     )
-    hours = (
-        "" if tflops is None else f", {made.passes * made.flop / tflops / 1e12:,.0f} s at {tflops:g} TFLOP/s"
-    )
+    flop = made.passes * made.flop
+    time = "" if tflops is None else f", {flop / tflops / 1e12:,.0f} s at {tflops:g} TFLOP/s"
     say(
         f"About as much work as {made.passes:,.0f} forward passes of each prompt, {made.flop / 1e12:.3g} TFLOP for all "
-        f"of them{hours}."
+        f"of them{time}."
     )
     names = [phase.name for phase in made.phases]
     rows = [("weights", [sum(made.weights)] * len(names))]

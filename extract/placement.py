@@ -56,9 +56,10 @@ def find_map(device_map: str, parts: Parts, count: int) -> list[int]:
     """The number of each block's device, of so many devices: `auto`, or a file."""
     if device_map == AUTO:
         numbers = spread(*weight_sizes(parts), count)
-        return [
-            count - 1 - numbers[-1] + number for number in numbers
-        ]  # the last one is home, even if some are left
+        unused = (
+            count - 1 - numbers[-1]
+        )  # where blocks are fewer than devices; the last one is home in any case
+        return [unused + number for number in numbers]
     numbers = _read_map(Path(device_map), len(parts.blocks))
     if max(numbers) >= count:
         raise InputError(
@@ -76,8 +77,8 @@ def spread(blocks: Sequence[int], rest: int, count: int) -> list[int]:
     [0, 0, 0, 1]
     """
     count = min(count, len(blocks))
-    left, devices, load = sum(blocks) + rest, list[int](), 0
-    device = 0
+    devices: list[int] = []
+    left, load, device = sum(blocks) + rest, 0, 0
     for i, size in enumerate(blocks):
         share = left / (count - device)
         full = (load and load + size / 2 > share) or len(blocks) - i <= count - 1 - device
