@@ -129,6 +129,24 @@ def extract(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
     ] = "auto",
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="auto spreads the model over all accelerators here; or a JSON file of blocks."),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Say what it would do and the memory it needs; load, write nothing."),
+    ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="With --plan: what a device has, such as 24GB; by default what is free."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="With --plan and --device-map: over so many devices.")
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option(min=0.001, help="With --plan: a device's speed, to say how long it takes.")
+    ] = None,
 ) -> None:
     """Score every unit of a model on every prompt, measure its circuits.
 
@@ -148,7 +166,7 @@ def extract(
     Example: wirescope extract --model gpt2 --task ioi --store circuits
     """
     from ..graphs import InputError
-    from .extracting import run_extract
+    from .extracting import run_extract, run_plan
 
     try:
         numbers = None if sizes is None else tuple(sorted({int(size) for size in sizes.split(",")}))
@@ -167,18 +185,22 @@ def extract(
         "split": split,
         "batch_size": batch_size,
     }
-    run_extract(
-        settings,
-        model=model,
-        store=store,
-        prompts=prompts,
-        task=task,
-        run=run,
-        limit=limit,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-    )
+    options = {
+        "model": model,
+        "prompts": prompts,
+        "task": task,
+        "limit": limit,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "device_map": device_map,
+    }
+    if plan:
+        run_plan(settings, memory=memory, devices=devices, tflops=tflops, **options)
+    elif (memory, devices, tflops) != (None, None, None):
+        raise InputError("--memory, --devices and --tflops are for --plan: they say what to plan for.")
+    else:
+        run_extract(settings, store=store, run=run, **options)
 
 
 @app.command()

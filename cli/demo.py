@@ -1,5 +1,6 @@
 """The demo: the embedded pair on four tasks, from the models to a store, a table, figures and a page with it all."""
 
+import os
 import shlex
 import shutil
 import sys
@@ -48,6 +49,8 @@ _NEXT = (
 
 def run_demo(out: Path) -> None:
     """Write the demo into a folder; what is in its store is not made again."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("The demo is for one process: run it without torchrun.")
     store = out / "store"
     _extract(store)
     catalog = read_catalog(store)

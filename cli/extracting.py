@@ -1,17 +1,19 @@
 """Extraction on the command line: its messages, and being stopped."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import typer
 
-from .output import needing_torch, say
+from .output import emit, needing_torch, say
 from .progress import Bar
 
 if TYPE_CHECKING:
-    from ..extract import Outcome
+    from ..extract import Outcome, Planned
 
 
 def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> None:
@@ -23,6 +25,66 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
         outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
     if bar.leads:
         _conclude(outcome, store)
+
+
+def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | None, **options: Any) -> None:
+    """Print the memory that an extraction would need, and say what it would do; one of several processes does."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    with needing_torch("Extraction"):
+        from ..extract import TERMS, Settings, parse_bytes, plan_extraction
+    planned = plan_extraction(
+        settings=Settings(**settings), memory=None if memory is None else parse_bytes(memory), **options
+    )
+    made, (shortest, longest) = planned.plan, planned.lengths
+    tokens = f"{shortest} to {longest}" if shortest < longest else str(longest)
+    say(
+        f"{planned.model} ({planned.model_type}): {made.shape}, {made.edges:,} edges, {made.dtype}; {made.prompts:,} "
+        f"prompts of {tokens} tokens, {made.batch_size} at a time; about {_size(made.disk)} on disk."
+    )
+    flop = made.passes * made.flop
+    time = "" if tflops is None else f", {flop / tflops / 1e12:,.0f} s at {tflops:g} TFLOP/s"
+    say(
+        f"About as much work as {made.passes:,.0f} forward passes of each prompt, {made.flop / 1e12:.3g} TFLOP for all "
+        f"of them{time}."
+    )
+    names = [phase.name for phase in made.phases]
+    rows = [("weights", [sum(made.weights)] * len(names))]
+    rows += [(term, [phase.terms.get(term, 0) for phase in made.phases]) for term in TERMS]
+    rows += [("all", [sum(made.weights) + phase.peak for phase in made.phases])]
+    if len(made.blocks) > 1:
+        rows += [
+            (f"on device {i}, {blocks} blocks", [made.on(i, phase) for phase in made.phases])
+            for i, blocks in enumerate(made.blocks)
+        ]
+    table = [
+        {"memory": what} | dict(zip(names, map(_size, sizes), strict=True))
+        for what, sizes in rows
+        if any(sizes)
+    ]
+    emit(pa.Table.from_pylist(table), "table", None)
+    if planned.memory is not None:
+        say(_room(planned))
+
+
+def _room(planned: "Planned") -> str:
+    """Whether it fits."""
+    made, room = planned.plan, _size(planned.memory or 0)
+    each = f"{len(made.blocks)} devices with {room} each" if len(made.blocks) > 1 else f"{room}"
+    if planned.largest is None:
+        return f"It does not fit {each}, not even one at a time."
+    if planned.largest < made.batch_size:
+        return f"It does not fit {each}; with --batch-size {planned.largest} it does."
+    return f"It fits {each}."
+
+
+def _size(size: float) -> str:
+    """Bytes as one reads them.
+
+    >>> _size(13_775_000_000), _size(2_500_000), _size(0)
+    ('13.8 GB', '2.5 MB', '0.0 MB')
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
+from .plan import TERMS, Plan, parse_bytes
+from .planning import Planned, plan_extraction
 from .published import read_pt
 from .quantised import convert_gguf
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
@@ -16,10 +18,13 @@ __all__ = [
     "METHODS",
     "METRICS",
     "RANKINGS",
+    "TERMS",
     "ExtractionError",
     "Listener",
     "Model",
     "Outcome",
+    "Plan",
+    "Planned",
     "Settings",
     "convert_gguf",
     "convert_state_dict",
@@ -27,5 +32,7 @@ __all__ = [
     "find_device",
     "load_model",
     "load_vocabulary",
+    "parse_bytes",
+    "plan_extraction",
     "read_pt",
 ]

@@ -49,13 +49,21 @@ class Ablated:
         """The prefix for rows of these prompts, in some layers."""
         if self.prefix is None:
             return None
-        return {layer: (self.prefix[layer][0][prompt], self.prefix[layer][1][prompt]) for layer in layers}
+        return {
+            layer: (rows_of(self.prefix[layer][0], prompt), rows_of(self.prefix[layer][1], prompt))
+            for layer in layers
+        }
 
     def at_last(self, x: Tensor) -> Tensor:
         """[prompt, position, d] at the last position, [prompt, d]."""
         if x.shape[1] == 1:
             return x[:, 0]
-        return x[torch.arange(len(x), device=x.device), self.last]
+        return x[torch.arange(len(x), device=x.device), self.last.to(x.device)]
+
+
+def rows_of(x: Tensor, prompt: Tensor) -> Tensor:
+    """[prompt, ...] for rows of these prompts, where x is."""
+    return x[prompt.to(x.device)]
 
 
 @torch.no_grad()
@@ -68,14 +76,21 @@ def ablate(taps: Taps, batch: Batch, levels: Sequence[str], ablation: str, means
     clean_input, call = taps.enter(batch.clean)
     parts, (prompts, positions, _) = taps.parts, clean_input.shape
 
-    def instead(mean: Tensor | None, width: int) -> Tensor:
+    def instead(mean: Tensor | None, width: int, device: torch.device = parts.home) -> Tensor:
         one = clean_input.new_zeros(positions, width) if mean is None else mean[:positions].to(clean_input)
-        return one.expand(prompts, -1, -1)
+        return one.to(device).expand(prompts, -1, -1)
 
     layers: list[None] = [None] * parts.shape.layers
+    places = [parts.device(layer) for layer in range(parts.shape.layers)]
     carried = instead(means.input if means else None, parts.d_model)
-    z = [instead(mean, parts.shape.heads * parts.d_head) for mean in (means.z if means else layers)]
-    *mlp, last_mlp = (instead(mean, parts.d_model) for mean in (means.mlp if means else layers))
+    d_z = parts.shape.heads * parts.d_head
+    z = [
+        instead(mean, d_z, device) for mean, device in zip(means.z if means else layers, places, strict=True)
+    ]
+    *mlp, last_mlp = (
+        instead(mean, parts.d_model, device)
+        for mean, device in zip(means.mlp if means else layers, places, strict=True)
+    )
     mlp.append(Tape(last=batch.last()).cut(last_mlp))
     streams, projected = _reads(parts, carried, z, mlp, batch.last()) if "edge" in levels else ([], [])
     return Ablated(
@@ -93,7 +108,7 @@ def ablate(taps: Taps, batch: Batch, levels: Sequence[str], ablation: str, means
 
 
 def _corrupted(taps: Taps, batch: Batch, levels: Sequence[str]) -> Ablated:
-    start = batch.shared_prefix()
+    start = batch.shared_prefix
     edges = "edge" in levels
     tape = taps.run(
         batch.corrupted,
@@ -144,6 +159,7 @@ def _reads(
     """What is read where every node writes what it carries when ablated: their sum, and biases that no head has."""
     streams, projected = [], []
     for block, own_z, own_mlp in zip(parts.blocks, z, mlp, strict=True):
+        stream = stream.to(own_z.device)
         streams.append(stream)
         normed = block.norm.module.forward(stream)
         modules = dict.fromkeys(read.module for read in block.reads)

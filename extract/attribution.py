@@ -18,6 +18,7 @@ a long common prefix is run once, and neither gradients nor differences are take
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -93,10 +94,11 @@ class Batch:
     """Prompts as tensors, padded at the end."""
 
     def __init__(self, prompts: Sequence[Prompt], parts: Parts, metric: str) -> None:
-        weight: Tensor = parts.unembed.weight  # type: ignore[assignment]
-        self.device = weight.device
+        self.device = parts.home
         self.lengths = [len(prompt.clean_ids) for prompt in prompts]
         self.longest = max(self.lengths)
+        self.shared_prefix = min(map(shared_prefix, prompts))
+        """How many positions all prompts have in common with their corrupted twins."""
         self.clean = self._padded([prompt.clean_ids for prompt in prompts])
         self.corrupted = self._padded([prompt.corrupted_ids for prompt in prompts])
         self.metric = Metric(
@@ -109,11 +111,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    def shared_prefix(self) -> int:
-        """How many positions all prompts have in common with their corrupted twins, the last one never among them."""
-        same = (self.clean == self.corrupted).long().cumprod(1).sum(1)
-        return int(torch.minimum(same, self.last()).min())
 
     def last(self, first: int = 0) -> Tensor:
         """The last real position of each prompt, counted from `first`."""
@@ -131,6 +128,12 @@ class Batch:
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor([[*row, *[0] * (self.longest - len(row))] for row in ids], device=self.device)
+
+
+def shared_prefix(prompt: Prompt) -> int:
+    """How many positions a prompt has in common with its corrupted twin, the last one never among them."""
+    pairs = zip(prompt.clean_ids[:-1], prompt.corrupted_ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class Attributor:
@@ -153,7 +156,7 @@ class Attributor:
     def __call__(self, batch: Batch) -> Scores:
         """Score a batch."""
         everywhere = self._ablation != "corrupt" or "attention" in self._levels
-        same = 0 if everywhere else batch.shared_prefix()
+        same = 0 if everywhere else batch.shared_prefix
         start, prefix = 0, None
         if same >= max(1, _WORTH_SHARING * batch.longest):
             start, prefix = same, self._taps.run(batch.clean[:, :same], Tape(kept_keys={})).kept_keys
@@ -207,7 +210,7 @@ def find_deltas(
         was, instead = (at_rows(x.expand(-1, positions, -1), rows).float() for x in (now, corrupt))
         if ablation == "zero":
             return -was
-        return (instead if mean is None else mean[position]) - was
+        return (instead if mean is None else mean[position].to(was.device)) - was
 
     none = [None] * parts.shape.layers
     return Deltas(
@@ -254,7 +257,11 @@ class _Slopes:
 def _head_scores(deltas: Deltas, at_z: Sequence[Tensor], rows: Tensor, spans: Sequence[slice]) -> Tensor:
     """Scores [prompt, layer * head]."""
     by_row = torch.cat(
-        [(delta * at_rows(slope, rows)).sum(-1) for delta, slope in zip(deltas.z, at_z, strict=True)], dim=1
+        [
+            (delta * at_rows(slope, rows)).sum(-1).to(rows.device)
+            for delta, slope in zip(deltas.z, at_z, strict=True)
+        ],
+        dim=1,
     )
     return torch.stack([by_row[span].sum(0) for span in spans])
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.wiring import Ids, Mask
-from .ablated import Ablated
+from .ablated import Ablated, rows_of
 from .taps import Tape, Taps
 
 
@@ -67,7 +67,8 @@ class HeadCircuits(_Live):
         kept = kept.unflatten(1, (-1, heads))  # [row, layer, head]
 
         def at(layer: int) -> tuple[Tensor, Tensor]:
-            return kept[:, layer], ablated.z[layer][prompt].unflatten(-1, (heads, -1))
+            instead = rows_of(ablated.z[layer], prompt).unflatten(-1, (heads, -1))
+            return kept[:, layer].to(instead.device), instead
 
         return Tape(heads=at)
 
@@ -84,12 +85,12 @@ class AttentionCircuits(_Live):
             kept = np.zeros((len(rows), heads, longest, longest), dtype=bool)
             for own, mask, (query, key) in zip(kept, by_layer, pairs, strict=True):
                 own[:, query, key] = mask[layer]
-            here = torch.from_numpy(kept[:, :, ablated.start :]).to(prompt.device)
+            here = torch.from_numpy(kept[:, :, ablated.start :]).to(self._taps.parts.device(layer))
             if ablated.attention is None:
                 return here, None
             pattern, gate, value = ablated.attention[layer]
             weights = pattern if gate is None else pattern * gate
-            return here, (weights[prompt], value[prompt])
+            return here, (rows_of(weights, prompt), rows_of(value, prompt))
 
         return Tape(pairs=at)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..data import LEVELS, Curves
-from ..graphs import InputError, Shape, ranking
+from ..graphs import InputError, Shape, Wiring, ranking
 from ..graphs.wiring import Ids
 from .ablated import Ablated, ablate
 from .attribution import to_array
@@ -26,7 +26,9 @@ from .circuits import AttentionCircuits, Circuits, HeadCircuits, Row
 from .edge_circuits import EdgeCircuits
 from .job import PROMPTS_AT_A_TIME, Job, units
 from .memory import ExtractionError, Room
+from .models import is_accelerator
 from .settings import Settings
+from .taps import Taps
 
 RANDOM = "random"
 _POINTS = 30
@@ -81,6 +83,16 @@ def default_sizes(level: str, largest: int) -> list[int]:
 def rows_at_a_time(prompts: int) -> int:
     """How many circuits run together where so many prompts do: more would be little faster, and take more memory."""
     return prompts * 3 // 2
+
+
+def circuits_of(taps: Taps, wiring: Wiring, curves: Curves, *, dense: bool) -> dict[str, Circuits]:
+    """What measures the circuits of each level that the curves have."""
+    makers: dict[str, Circuits] = {
+        "edge": EdgeCircuits(taps, wiring, dense=dense),
+        "head": HeadCircuits(taps),
+        "attention": AttentionCircuits(taps),
+    }
+    return {level: makers[level] for level, by in curves.sizes.items() if any(by.values())}
 
 
 def add_curves(job: Job, settings: Settings, asked: Curves) -> int:
@@ -138,13 +150,9 @@ class _Measurer:
 
     def __init__(self, job: Job, settings: Settings, curves: Curves, chosen: Ids) -> None:
         self._job, self._curves = job, curves
-        taps = job.model.taps
-        makers: dict[str, Circuits] = {
-            "edge": EdgeCircuits(taps, job.wiring),
-            "head": HeadCircuits(taps),
-            "attention": AttentionCircuits(taps),
-        }
-        self._circuits = {level: makers[level] for level, by in curves.sizes.items() if any(by.values())}
+        self._circuits = circuits_of(
+            job.model.taps, job.wiring, curves, dense=is_accelerator(job.model.device)
+        )
         self._means = job.means if curves.ablation == "mean" else None
         self._room = Room(settings.batch_size or PROMPTS_AT_A_TIME, job.model.device, job.listener)
         self._of_task = {

@@ -25,10 +25,9 @@ from torch.nn.functional import embedding_bag
 
 from ..graphs import Wiring, needed_everywhere, on_a_path
 from ..graphs.wiring import Ids, Mask
-from .ablated import Ablated
+from .ablated import Ablated, rows_of
 from .circuits import Row, first, prompts_of
 from .edges import Reader, Workspace, find_readers
-from .models import is_accelerator
 from .parts import Parts
 from .taps import Taps
 
@@ -38,8 +37,10 @@ _Index = NDArray[np.integer[Any]]
 class EdgeCircuits:
     """Circuits of edges, by id. It keeps the memory that it works in."""
 
-    def __init__(self, taps: Taps, wiring: Wiring) -> None:
+    def __init__(self, taps: Taps, wiring: Wiring, *, dense: bool = False) -> None:
         self.taps, self.parts, self.wiring = taps, taps.parts, wiring
+        self.dense = dense
+        """Whether changes are summed by products, of all of them: an accelerator is faster so."""
         self.readers = find_readers(taps.parts, wiring)
         self.memory = Workspace()
 
@@ -63,7 +64,7 @@ class _Pass:
 
     def __init__(self, circuits: EdgeCircuits, ablated: Ablated, prompt: Tensor, rows: Sequence[Row]) -> None:
         self._circuits, self._parts, self._wiring = circuits, circuits.parts, circuits.wiring
-        self._ablated, self._prompt = ablated, prompt
+        self._ablated, self._prompt, self._home = ablated, prompt, prompt.device
         self._last_position = ablated.last[prompt]
         self._groups = [_Group(self._wiring, *group) for group in _groups(rows)]
         sources = self._wiring.sources
@@ -109,7 +110,7 @@ class _Pass:
             return
         wide = np.stack([(letter > 0) | group.everywhere[node] for group in self._groups])  # [group, slot]
         projected = {
-            module: output[self._prompt] for module, output in self._ablated.projected[layer].items()
+            module: rows_of(output, self._prompt) for module, output in self._ablated.projected[layer].items()
         }
         for sources, own in ((self._full, kept & wide), (self._last, kept & ~wide)):
             some = np.flatnonzero(own.any(axis=0))
@@ -134,6 +135,7 @@ class _Pass:
         ]
         stream = torch.cat([self._read(sources, reader, base, some) for sources, some in places if some])
         block = self._parts.blocks[layer]
+        stream = stream.to(self._parts.device(layer))
         written = block.mlp.forward(block.mlp_norm.module.forward(stream))  # [token, d_model]
         rank = (layer + 1) * (self._parts.shape.heads + 1)
         ablated = self._ablated.mlp[layer]
@@ -158,9 +160,10 @@ class _Pass:
     ) -> Tensor:
         """What some slots of a reader read in the rows of some circuits, [slot, token, d_model]."""
         base = self._ablated.at_last(base) if sources is self._last else base
-        changes, ranks = sources.before(reader.stage.sources, _centred(self._parts, base[self._prompt]))
+        base = rows_of(base, self._prompt).to(self._home)
+        changes, ranks = sources.before(reader.stage.sources, _centred(self._parts, base))
         kept = [_block(group.kept, reader)[np.ix_(ranks, columns)].T for group in groups]
-        return _summed(kept, [group.rows for group in groups], changes)
+        return _summed(kept, [group.rows for group in groups], changes, dense=self._circuits.dense)
 
     def _project(
         self,
@@ -179,21 +182,22 @@ class _Pass:
             own = np.flatnonzero(letter == i)
             if not len(own):
                 continue
-            some, heads = slice(own[0], own[-1] + 1), torch.from_numpy(head[own]).to(read.device)
+            some = slice(own[0], own[-1] + 1)
             weight = projection.weight  # [key/value head, d_head, d_model]
             weight = _picked(weight, head[own] // (self._parts.shape.heads // len(weight)))
             if reader.norm.gain is not None:
                 weight = weight * reader.norm.gain
-            value = torch.bmm(read[some], weight.transpose(1, 2)).mul_(inverse[some])
+            value = torch.bmm(read[some], weight.to(self._home).transpose(1, 2)).mul_(inverse[some])
+            there = projection.take(projected[projection.module])  # [row, position, head, d_head]
+            value, heads = value.to(there.device), torch.from_numpy(head[own]).to(there.device)
             if reader.rest is not None:
                 value += reader.rest[i, heads, None]
-            there = projection.take(projected[projection.module])  # [row, position, head, d_head]
             value = value.to(there.dtype)
             if wide:
                 there[:, :, heads] = value.unflatten(1, there.shape[:2]).permute(1, 2, 0, 3)
             else:
                 row = torch.arange(len(there), device=there.device)[:, None]
-                there[row, self._last_position[:, None], heads] = value.transpose(0, 1)
+                there[row, self._last_position[:, None].to(there.device), heads] = value.transpose(0, 1)
 
     def _write_heads(self, layer: int, change: Tensor) -> None:
         """Keep what heads change, from [row, position, head, d_head], in the stream's space."""
@@ -201,7 +205,8 @@ class _Pass:
         ranks = range(1 + layer * (heads + 1), (layer + 1) * (heads + 1))
         row = torch.arange(len(change), device=change.device)
         _, used = self._last.at(ranks)  # at all positions, no others are
-        weight = _centred(self._parts, _picked(self._parts.out_weight(layer), used - ranks.start))
+        weight = _picked(self._parts.out_weight(layer), used - ranks.start).to(self._home)
+        weight = _centred(self._parts, weight)
         for sources, z in ((self._full, change), (self._last, change[row, self._last_position])):
             there, own = sources.at(ranks)
             if len(own):
@@ -220,8 +225,8 @@ class _Pass:
         self._last.put(rank, rows, change)
 
     def _change(self, now: Tensor, ablated: Tensor, rows: slice) -> Tensor:
-        """What these rows do otherwise than their prompts ablated."""
-        return now - ablated[self._prompt[rows]]
+        """What these rows do otherwise than their prompts ablated, at home."""
+        return now.to(self._home) - rows_of(ablated, self._prompt[rows]).to(self._home)
 
 
 class _Group:
@@ -270,14 +275,14 @@ class _Sources:
         self.at(range(rank, rank + 1))[0].zero_()
 
 
-def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor) -> Tensor:
+def _summed(kept: Sequence[Mask], rows: Sequence[slice], changes: Tensor, *, dense: bool) -> Tensor:
     """What slots read: the ablated stream and the changes that they keep, or all changes less those that they do not.
 
     By circuit, `kept` is [slot, source], in these `rows` of `changes`, [2 + source, row, ..., d_model]. The result is
     [slot, token, d_model], with the tokens of all these rows.
     """
     weights = [_weights(own) for own in kept]
-    if is_accelerator(changes.device):
+    if dense:
         return torch.cat(
             [
                 torch.tensordot(torch.from_numpy(own).to(changes), changes[:, some].flatten(1, -2), 1)
@@ -308,7 +313,7 @@ def _entries(
         factors.append(torch.from_numpy(own[slot, source]).to(changes).repeat(len(token)))
         end += indices[-1].size
     index, begin = (torch.cat([torch.from_numpy(x).flatten() for x in xs]) for xs in (indices, begins))
-    return index, begin, torch.cat(factors)
+    return index.to(changes.device), begin.to(changes.device), torch.cat(factors)
 
 
 def _weights(kept: Mask) -> NDArray[np.float64]:

@@ -228,25 +228,26 @@ def expand_sources(parts: Parts, deltas: Deltas, rows: slice, *, centred: bool, 
     out[0] = prepared(deltas.input[rows])
     for layer in range(parts.shape.layers):
         first = 1 + layer * (heads + 1)
-        z = deltas.z[layer][rows].transpose(0, 1)  # [head, row, d_head]
-        torch.bmm(z, prepared(parts.out_weight(layer)), out=out[first : first + heads])
+        z = deltas.z[layer][rows].to(out.device).transpose(0, 1)  # [head, row, d_head]
+        weight = parts.out_weight(layer).to(out.device)
+        torch.bmm(z, prepared(weight), out=out[first : first + heads])
         out[first + heads] = prepared(deltas.mlp[layer][rows])
 
 
 def at_rows(x: Tensor, rows: Tensor) -> Tensor:
     """The chosen positions of [prompt, position, ...], end to end."""
-    return x.flatten(0, 1).index_select(0, rows)
+    return x.flatten(0, 1).index_select(0, rows.to(x.device))
 
 
 def _lift(parts: Parts, reader: Reader, slope: Slope, rows: slice, out: Tensor) -> None:
     """g at all slots of a reader, for a chunk of rows: [slot, row, d_model], slots as [letter, head]."""
     assert slope.lifted is not None
-    at = slope.lifted[rows].movedim(0, 2)  # [letter, head, row, d_head]
+    at = slope.lifted[rows].to(out.device).movedim(0, 2)  # [letter, head, row, d_head]
     merged = reader.width == parts.shape.heads
     if not reader.reads:
         out.copy_(at[0])
     for letter, read in enumerate(reader.reads):
-        weight = read.weight.float()  # [key/value head, d_head, d_model]
+        weight = read.weight.to(out.device).float()  # [key/value head, d_head, d_model]
         ours = at[letter].reshape(
             len(weight), -1, parts.d_head
         )  # heads that share a weight are more rows of it
@@ -256,10 +257,10 @@ def _lift(parts: Parts, reader: Reader, slope: Slope, rows: slice, out: Tensor) 
         else:
             torch.bmm(ours, weight, out=there)
     if reader.norm.gain is not None:
-        out.mul_(reader.norm.gain.float())
+        out.mul_(reader.norm.gain.to(out.device).float())
     for x_hat, along in zip(slope.x_hat, slope.along, strict=True):
         c = along[rows].sum(1) if merged else along[rows].flatten(1)  # [row, slot]
-        out.addcmul_(c.T[..., None], x_hat[rows], value=-1)
+        out.addcmul_(c.to(out.device).T[..., None], x_hat[rows].to(out.device), value=-1)
 
 
 def _groups(readers: Sequence[Reader]) -> Iterator[range]:
@@ -288,9 +289,10 @@ def _stacked(reads: Sequence[Read], outputs: Mapping[nn.Module, Tensor], rows: T
 @torch.no_grad()
 def _rest(block: Block, parts: Parts) -> Tensor | None:
     """What q, k and v are where x_hat is zero: their biases, and what the norm's bias becomes."""
+    if block.norm.bias is None and all(getattr(read.module, "bias", None) is None for read in block.reads):
+        return None
     still = block.reads[0].weight.new_zeros(1, parts.d_model)
     if block.norm.bias is not None:
         still = still + block.norm.bias
     values = [read.take(read.module.forward(still))[0].float() for read in block.reads]
-    rest = torch.stack([value.repeat_interleave(parts.shape.heads // len(value), dim=0) for value in values])
-    return rest if rest.any() else None
+    return torch.stack([value.repeat_interleave(parts.shape.heads // len(value), dim=0) for value in values])

@@ -110,7 +110,8 @@ class Exact:
     def _heads(self, deltas: Deltas, rows: int) -> Iterator[tuple[Tensor, Edit]]:
         """Heads, numbered layer by layer, and their edits."""
         heads = self._parts.shape.heads
-        for layer, z in enumerate(deltas.z):  # [position, head, d_head]
+        for layer, z in enumerate(deltas.z):
+            z = z.to(deltas.input.device)  # [position, head, d_head]
             changed = z.transpose(0, 1).flatten(1).any(1).nonzero()[:, 0]
             for some in changed.split(rows):
                 delta = z.new_zeros(len(some), *z.shape)
@@ -146,14 +147,15 @@ class Exact:
 def _messages_of(tape: Tape, layer: int) -> Tensor:
     """p_ij g_ij v_j of a tape's one prompt: [head, query, key, d_head] in float32."""
     pattern, gate, value = attention_of(tape, layer)
-    return (pattern * gate)[0, ..., None] * value[0, :, None]
+    return ((pattern * gate)[0, ..., None] * value[0, :, None]).to(tape.input.device)
 
 
 def _weights(tape: Tape) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Pattern and gate of a tape's one prompt, each [layer, head, pair]."""
     layers = range(len(tape.z))
     pattern, gate = (
-        torch.stack([attention_of(tape, layer)[which][0] for layer in layers]) for which in (0, 1)
+        torch.stack([attention_of(tape, layer)[which][0].to(tape.input.device) for layer in layers])
+        for which in (0, 1)
     )
     query, key = torch.tril_indices(*pattern.shape[-2:], device=pattern.device)
     return to_array(pattern[..., query, key]), to_array(gate[..., query, key])

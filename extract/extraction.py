@@ -20,26 +20,24 @@ from ..data import (
     Run,
     RunWriter,
     check_run,
-    check_task,
-    encode_pairs,
     find_run,
     join_run,
-    make_task,
     prompts_hash,
-    read_pairs,
     write_run,
 )
 from ..graphs import InputError, Inputs, Wiring, one_of
+from .asked import ask
 from .attribution import INTEGRATION_RULE
 from .curves import add_curves, ask_curves, measure
 from .job import Job, shards_of
 from .memory import ExtractionError, no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
+from .placement import find_devices
+from .planning import with_room
 from .scoring import score
 from .settings import Deaf, Listener, Settings
 from .workers import Workers, all_workers, local_rank
 
-_TASK_PROMPTS = 100
 _DEFAULT, _DEAF = Settings(), Deaf()
 
 
@@ -69,33 +67,27 @@ def extract(
     seed: int = 0,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: str | None = None,
     listener: Listener = _DEAF,
 ) -> Outcome:
     """Score a model on a file of prompts or a task and measure its circuits, into a store.
 
-    Go on with it if it was interrupted; add to it if other curves are asked for.
+    Go on with it if it was interrupted; add to it if other curves are asked for. A device map, `auto` or a file,
+    spreads the model over several accelerators of this machine.
     """
     settings.check()
     one_of("dtype", dtype, DTYPES)
-    if (prompts is None) == (task is None):
-        raise InputError("Give either --task NAME or --prompts FILE: what the model is scored on.")
-    if limit is not None and limit < 1:
-        raise InputError(f"--limit {limit} leaves no prompts.")
-    if task is not None:
-        check_task(task)
-    name = task or Path(str(prompts)).stem
-    run = run_name(model, name) if run is None else run
+    asked = ask(prompts, task, limit, seed)
+    run = run_name(model, asked.name) if run is None else run
     check_run(store, run)
-    pairs = None if prompts is None else read_pairs(prompts, limit)
-    where = find_device(device, local_rank())
+    devices = [find_device(device, local_rank())] if device_map is None else find_devices(device, device_map)
+    where = devices[-1]
     try:
         with all_workers(where) as workers:
-            loaded = load_model(model, device=where, dtype=dtype)
-            if pairs is not None:
-                given = encode_pairs(pairs, loaded.vocabulary)
-            else:
-                given = make_task(name, loaded.vocabulary, limit or _TASK_PROMPTS, seed)
-            record = _record(loaded, given, run, name, seed if task else None, settings)
+            loaded = load_model(model, device=where, dtype=dtype, device_map=device_map, devices=devices)
+            given = asked.encoded(loaded.vocabulary)
+            record = _record(loaded, given, run, asked.name, asked.seed, settings)
+            settings = with_room(settings, given, loaded, workers, listener)
             return _extract(loaded, given, store, record, settings, workers, listener)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, ExtractionError) or not out_of_memory(error):

@@ -10,13 +10,17 @@ from ..data import Prompt, RunWriter
 from ..graphs import Shape, Wiring
 from .attribution import Batch, Means
 from .models import Model
-from .settings import Listener
+from .settings import Listener, Settings
 from .taps import Tape
 from .workers import Workers
 
 PROMPTS_AT_A_TIME = 16
+_UNITS_AT_A_TIME = 64
+"""Of the method `exact`, which takes prompts one by one."""
 _SHARD_PROMPTS = 32
 _SHARD_SCORES = 1 << 24
+_BYTES = {"edge": 4.0, "head": 8.0, "attention": 8.0}
+"""About what a score takes on disk; attention has a weight with it."""
 
 
 @dataclass
@@ -71,7 +75,8 @@ class Job:
                 count[: batch.longest, 0] += real.sum(0)
                 if self.workers.does(i):
                     tape = self.model.taps.run(batch.clean, Tape())
-                    written = torch.cat([tape.input, *tape.z, *tape.mlp], dim=-1).float()
+                    nodes = [each.to(device) for each in (tape.input, *tape.z, *tape.mlp)]
+                    written = torch.cat(nodes, dim=-1).float()
                     part[: batch.longest] += (written * real[..., None]).sum(0)
             total += self.workers.share(part, i)
         found_input, *others = (total / count).split(widths, dim=-1)
@@ -82,6 +87,16 @@ def units(level: str, shape: Shape, tokens: int) -> int:
     """How many units a prompt of so many tokens has at a level."""
     heads = shape.layers * shape.heads
     return {"edge": shape.n_edges, "head": heads, "attention": heads * tokens * (tokens + 1) // 2}[level]
+
+
+def at_a_time(settings: Settings) -> int:
+    """How many prompts, or units, are done together: what is asked for, or a number that is fast."""
+    return settings.batch_size or (_UNITS_AT_A_TIME if settings.method == "exact" else PROMPTS_AT_A_TIME)
+
+
+def bytes_on_disk(levels: Sequence[str], shape: Shape, lengths: Sequence[int]) -> float:
+    """About how much the scores of prompts of these lengths take."""
+    return sum(_BYTES[level] * units(level, shape, length) for level in levels for length in lengths)
 
 
 def shards_of(prompts: Sequence[Prompt], shape: Shape, levels: Sequence[str]) -> list[range]:

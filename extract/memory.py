@@ -9,7 +9,8 @@ import torch
 from .settings import Listener
 
 _TRY = (
-    "try --dtype bfloat16, a smaller --batch-size, shorter prompts, --merge-qkv, or a device with more memory"
+    "try --dtype bfloat16, a smaller --batch-size, shorter prompts, --merge-qkv, several devices (--device-map auto), "
+    "or one with more memory"
 )
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 _Item = TypeVar("_Item")

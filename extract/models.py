@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..graphs import InputError, Shape, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .parts import Parts
+from .placement import find_map, place
 from .taps import Taps
 
 FAMILIES: Mapping[str, ModuleType] = {
@@ -44,6 +45,11 @@ class Model:
     vocabulary: Vocabulary
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def places(self) -> list[torch.device]:
+        """The devices that its blocks are on, in the order of the blocks."""
+        return list(dict.fromkeys(self.parts.device(layer) for layer in range(self.shape.layers)))
 
     @property
     def dtype_name(self) -> str:
@@ -78,15 +84,30 @@ class Loaded:
         return getattr(self.model.config, "_commit_hash", None) or _fingerprint(Path(_source(self.name)))
 
 
-def load_model(name: str, *, device: torch.device, dtype: str = "auto") -> Model:
+def load_model(
+    name: str,
+    *,
+    device: torch.device,
+    dtype: str = "auto",
+    device_map: str | None = None,
+    devices: Sequence[torch.device] = (),
+) -> Model:
     """Load a model, ready to be scored; whatever stands in the way is an error that says what to do.
 
-    The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere.
+    The dtype `auto` is the checkpoint's on an accelerator, and float32 elsewhere. A map spreads blocks over devices.
     """
-    return tap_model(load_untapped(name, device=device, dtype=dtype))
+    loaded = load_untapped(name, device=device, dtype=dtype, device_map=device_map, devices=devices)
+    return tap_model(loaded)
 
 
-def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Loaded:
+def load_untapped(
+    name: str,
+    *,
+    device: torch.device,
+    dtype: str = "auto",
+    device_map: str | None = None,
+    devices: Sequence[torch.device] = (),
+) -> Loaded:
     """Load a model as it is, frozen: a hub name, a folder, or one of the embedded pair."""
     source = _source(name)
     _check_folder(name, Path(source))
@@ -109,15 +130,48 @@ def load_untapped(name: str, *, device: torch.device, dtype: str = "auto") -> Lo
         raise InputError(
             f"The model '{name}' lacks {len(missing)} of its weights, {missing[0]} among them: get it again, whole."
         )
-    return prepared(model, name, family, device, _tokenizer(name, source))
+    blocks = None
+    if device_map is not None:
+        parts: Parts = family.parts(model)
+        blocks = [devices[number] for number in find_map(device_map, parts, len(devices))]
+    return prepared(model, name, family, device, _tokenizer(name, source), blocks)
+
+
+def load_sketch(name: str, *, dtype: str = "auto", accelerator: bool = False) -> Model:
+    """A model without numbers, on the meta device: its shape, and the sizes of everything, from its config alone."""
+    source = _source(name)
+    _check_folder(name, Path(source), weights=False)
+    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    family = _family(name, config.model_type)
+    if dtype == "auto":
+        dtype = str(config.dtype or "float32").removeprefix("torch.") if accelerator else "float32"
+    return sketch(config, name, getattr(torch, dtype), family, _tokenizer(name, source))
+
+
+def sketch(config: Any, name: str, dtype: torch.dtype, family: ModuleType, tokenizer: Any = None) -> Model:
+    """A model of a config, without numbers."""
+    meta = torch.device("meta")
+    with meta:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    return tap_model(prepared(model, name, family, meta, tokenizer))
 
 
 def prepared(
-    model: PreTrainedModel, name: str, family: ModuleType, device: torch.device, tokenizer: Any = None
+    model: PreTrainedModel,
+    name: str,
+    family: ModuleType,
+    device: torch.device,
+    tokenizer: Any = None,
+    blocks: Sequence[torch.device] | None = None,
 ) -> Loaded:
-    """A model that is there, frozen, on a device, with Wirescope's attention."""
+    """A model that is there, frozen, on a device, or each block on its own, with Wirescope's attention."""
     model.set_attn_implementation(NAME)
-    model.eval().requires_grad_(False).to(device)
+    model.eval().requires_grad_(False)
+    if blocks is None:
+        nn.Module.to(model, device)
+    else:
+        device = blocks[-1]
+        place(model, family.parts(model), blocks)
     _fuse_activations(model)
     loaded = Loaded(name, model, family, device, tokenizer)
     _check_gates(name, model.config, loaded.parts.shape)
@@ -207,7 +261,7 @@ def _source(name: str) -> str:
     return str(PAIR.get(name, name))
 
 
-def _check_folder(name: str, folder: Path) -> None:
+def _check_folder(name: str, folder: Path, *, weights: bool = True) -> None:
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
     if not folder.is_dir():
         if looks_like_path or folder.exists():
@@ -215,7 +269,7 @@ def _check_folder(name: str, folder: Path) -> None:
         return
     if not (folder / "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+    if weights and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         raise InputError(f"The folder '{name}' has no weights: it needs a model.safetensors.")
 
 

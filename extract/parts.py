@@ -13,6 +13,7 @@ A family whose blocks do otherwise (a norm on the sum of the heads, say) does no
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ..graphs import Shape
@@ -85,6 +86,15 @@ class Parts:
     """The longest prompt that the model takes, in tokens."""
     clips: bool = False
     """Whether attention changes the output of its projections in place."""
+
+    @property
+    def home(self) -> torch.device:
+        """Where everything is that is in no block."""
+        return matrix(self.unembed).device
+
+    def device(self, layer: int) -> torch.device:
+        """Where a block is; after the last one comes the unembedding, at home."""
+        return matrix(self.blocks[layer].out).device if layer < len(self.blocks) else self.home
 
     def widened(self, output: Tensor) -> Tensor:
         """What a projection gives, with a copy of shared keys or values for each head."""

@@ -7,14 +7,10 @@ from typing import Any
 from ..data import prompt_table
 from .attribution import Attributor, Scores
 from .exact import Exact
-from .job import PROMPTS_AT_A_TIME, Job, units
+from .job import Job, at_a_time, bytes_on_disk
 from .memory import ExtractionError, Room
 from .rows import score_tables
 from .settings import Settings
-
-_UNITS_AT_A_TIME = 64
-_BYTES = {"edge": 4.0, "head": 8.0, "attention": 8.0}
-"""About what a score takes on disk; attention has a weight with it."""
 
 
 def score(job: Job, settings: Settings) -> int:
@@ -53,8 +49,7 @@ class _Scorer:
         self._exact = Exact(taps, wiring, **common) if settings.method == "exact" else None
         steps = settings.steps if settings.method == "eap-ig" else None
         self._attributor = Attributor(taps, wiring, steps=steps, **common)
-        at_a_time = _UNITS_AT_A_TIME if self._exact else PROMPTS_AT_A_TIME
-        self._room = Room(settings.batch_size or at_a_time, job.model.device, job.listener)
+        self._room = Room(at_a_time(settings), job.model.device, job.listener)
 
     def __call__(self, prompts: Sequence[int]) -> list[Scores]:
         """The scores of each prompt."""
@@ -96,16 +91,13 @@ def _plan(job: Job, settings: Settings) -> str:
     """All that is about to happen, in a line."""
     model, workers = job.model, job.workers
     lengths = [len(prompt.clean_ids) for prompt in job.prompts]
-    size = sum(
-        _BYTES[level] * units(level, job.wiring.shape, length)
-        for level in settings.levels
-        for length in lengths
-    )
+    size = bytes_on_disk(settings.levels, job.wiring.shape, lengths)
     tokens = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else str(max(lengths))
     method = f"eap-ig in {settings.steps} steps" if settings.method == "eap-ig" else settings.method
     processes = f" by {workers.size} processes" if workers.size > 1 else ""
     return (
-        f"{model.name} ({model.model_type}): {model.shape}, {job.wiring.n_edges:,} edges; on {model.device}"
+        f"{model.name} ({model.model_type}): {model.shape}, {job.wiring.n_edges:,} edges; on "
+        f"{' and '.join(map(str, model.places))}"
         f"{processes}, {model.dtype_name}; {len(job.prompts):,} prompts of {tokens} tokens; "
         f"{', '.join(settings.levels)} by {method}; about {_megabytes(size)} on disk."
     )

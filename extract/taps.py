@@ -44,6 +44,11 @@ class Edit:
     mask: Tensor | None = None
     """For reads, [row, head, letter]: who reads the changed stream; all others read it as it is."""
 
+    def to(self, device: torch.device) -> "Edit":
+        """The same on a device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, delta=self.delta.to(device), mask=mask)
+
     def with_unchanged(self) -> "Edit":
         """The same with one more row, the first, that changes nothing."""
         first = torch.zeros_like(self.delta[:1])
@@ -134,6 +139,7 @@ class Taps:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self._spread = self._is_spread()
         self._tape: Tape | None = None
         for layer, block in enumerate(parts.blocks):
             block.module.register_forward_pre_hook(self._on_block(layer), with_kwargs=True)
@@ -147,6 +153,9 @@ class Taps:
         parts.blocks[0].attention.register_forward_pre_hook(self._on_first_attention(), with_kwargs=True)
         parts.norm.module.register_forward_pre_hook(self._before_norm("logits", len(parts.blocks)))
         parts.norm.module.register_forward_hook(self._on_last_norm())
+
+    def _is_spread(self) -> bool:
+        return len({self.parts.device(layer) for layer in range(len(self.parts.blocks))}) > 1
 
     def run(self, ids: Tensor, tape: Tape) -> Tape:
         """Run the model on token ids [prompt, position]."""
@@ -178,7 +187,7 @@ class Taps:
         block = self.parts.blocks[layer]
         rows, positions = next(iter(projected.values())).shape[:2]
         nothing = self.parts.out_weight(layer).new_zeros(()).expand(rows, positions, self.parts.d_model)
-        args, kwargs = call
+        args, kwargs = _moved(call, self.parts.device(layer))
         with ExitStack() as stack:
             for module, output in projected.items():
                 stack.enter_context(_standing_in(module, partial(_given, output)))
@@ -190,6 +199,7 @@ class Taps:
     def rerun(self, before: Tape, edit: Edit) -> Tensor:
         """Run a tape's one prompt again from an edit's layer on, a row for each change: final states [row, d_model]."""
         rows = len(edit.delta)
+        edit = edit.to(self.parts.device(edit.layer))
         tape = Tape(edit=edit, last=None if before.last is None else before.last.expand(rows))
         with self._recording(tape):
             hidden = before.hidden[edit.layer].expand(rows, -1, -1)
@@ -210,18 +220,18 @@ class Taps:
 
     def _on_block(self, layer: int) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001
-            if (tape := self._tape) is None or tape.edit is not None:
-                return None
-            (hidden, *others) = args
-            if layer == 0:
-                hidden = hidden if tape.start is None else tape.start
+            if (tape := self._tape) is not None and tape.edit is None and layer == 0:
+                hidden = args[0] if tape.start is None else tape.start
                 tape.input = hidden.detach()
                 if tape.gradients:
                     hidden = hidden.detach().requires_grad_()
-            if tape.again:
-                tape.hidden.append(hidden)
-                tape.calls.append((tuple(others), kwargs))
-            return (hidden, *others), kwargs
+                args = (hidden, *args[1:])
+            if self._spread:
+                args, kwargs = _moved((args, kwargs), self.parts.device(layer))
+            if tape is not None and tape.again:
+                tape.hidden.append(args[0])
+                tape.calls.append((args[1:], kwargs))
+            return args, kwargs
 
         return hook
 
@@ -336,6 +346,17 @@ class Taps:
                 tape.mlp.append(output.detach())
 
         return hook
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Tensors on a device, in whatever tuples and dicts they are."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    return value
 
 
 def _given(output: Tensor, _: Tensor) -> Tensor:

@@ -287,6 +287,16 @@ def test_unfinished_and_broken_runs_are_named_on_standard_error(cli, toy_copy):
     assert result.err.endswith(f"wirescope: No run of the store '{toy_copy.path}' can be read.\n")
 
 
+def test_the_demo_is_not_for_several_processes(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = cli("demo", "--out", tmp_path / "demo")
+    assert (result.status, result.err) == (
+        2,
+        "wirescope: The demo is for one process: run it without torchrun.\n",
+    )
+    assert not (tmp_path / "demo").exists()
+
+
 def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_next(
     cli, tmp_path, monkeypatch
 ):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from slow import Kept, mean_of, slow_means, wiring_of
 from wirescope.data import Prompt, encode_pairs, read_pairs
-from wirescope.extract import edge_circuits, find_device, load_model
+from wirescope.extract import find_device, load_model
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attribution import Attributor, Batch, to_array
 from wirescope.extract.circuits import AttentionCircuits, HeadCircuits, Row
@@ -20,18 +20,28 @@ CASES = [(level, ablation) for level in LEVELS for ablation in ("corrupt", "zero
 RANDOM_CIRCUITS = 50
 
 
-def circuits_of(level, model, wiring):
+def circuits_of(level, model, wiring, dense=False):
     if level == "edge":
-        return EdgeCircuits(model.taps, wiring)
+        return EdgeCircuits(model.taps, wiring, dense=dense)
     return (HeadCircuits if level == "head" else AttentionCircuits)(model.taps)
 
 
-def measured(model, prompts, level, rows, ablation="corrupt", means=None, metric="logit_diff", merged=False):
+def measured(
+    model,
+    prompts,
+    level,
+    rows,
+    ablation="corrupt",
+    means=None,
+    metric="logit_diff",
+    merged=False,
+    dense=False,
+):
     """The metric of (prompt, mask) pairs, all in one pass."""
     batch = Batch(prompts, model.parts, metric)
     ablated = ablate(model.taps, batch, (level,), ablation, means)
-    found = circuits_of(level, model, wiring_of(model.shape, merged))(ablated, [Row(*row) for row in rows])
-    return to_array(found)
+    circuits = circuits_of(level, model, wiring_of(model.shape, merged), dense)
+    return to_array(circuits(ablated, [Row(*row) for row in rows]))
 
 
 def all_units(model, prompt, level, merged=False) -> int:
@@ -160,14 +170,13 @@ def test_a_circuit_does_the_same_alone_and_among_others(family, models, prompts,
     np.testing.assert_allclose(together, by_prompt, atol=2e-5)
 
 
-def test_sums_by_matrix_products_are_the_same(family, models, prompts, monkeypatch):
+def test_sums_by_matrix_products_are_the_same(family, models, prompts):
     """As on an accelerator."""
     model, rng = models[family], np.random.default_rng(5)
     wiring = wiring_of(model.shape)
     rows = [(i, on_a_path(wiring, rng.random(wiring.n_edges) < 0.2 * (i + 1))) for i in range(len(prompts))]
     summed = measured(model, prompts, "edge", rows)
-    monkeypatch.setattr(edge_circuits, "is_accelerator", lambda device: True)
-    np.testing.assert_allclose(measured(model, prompts, "edge", rows), summed, atol=2e-5)
+    np.testing.assert_allclose(measured(model, prompts, "edge", rows, dense=True), summed, atol=2e-5)
 
 
 def test_a_long_common_beginning_changes_nothing(family, models, slow_models):

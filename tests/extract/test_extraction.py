@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -319,29 +320,104 @@ def test_interrupted_it_says_how_to_go_on_and_then_does(tiny, many, tmp_path):
     assert parts(tmp_path / "s") == parts(tmp_path / "undisturbed")
 
 
+ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+ALL_OF_IT = (
+    "--ablation",
+    "mean",
+    "--level",
+    "edge",
+    "--level",
+    "head",
+    "--batch-size",
+    "8",
+    "--sizes",
+    "1,5,12",
+)
+
+
+def record_of(store) -> dict:
+    """What run.json says, but for when."""
+    record = json.loads((store / "runs/run=tiny/run.json").read_text())
+    return {key: value for key, value in record.items() if key not in ("started", "finished")}
+
+
+@pytest.fixture(scope="module")
+def by_one(tiny, many, tmp_path_factory) -> Path:
+    """Scores and curves by one process, without torchrun."""
+    store = tmp_path_factory.mktemp("one") / "s"
+    call = [sys.executable, *command(tiny, many, store, *ALL_OF_IT)]
+    subprocess.run(call, env=ALONE, check=True, stderr=subprocess.PIPE)
+    return store
+
+
 @pytest.mark.slow
-def test_two_processes_write_the_same_bytes_as_one(tiny, many, tmp_path):
-    options = ("--ablation", "mean", "--level", "edge", "--level", "head", "--batch-size", "8")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, *command(tiny, many, tmp_path / "one", *options)],
-        env=environment,
-        check=True,
-        stderr=subprocess.PIPE,
-    )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    both = subprocess.run(
-        [*torchrun, *command(tiny, many, tmp_path / "two", *options)],
-        env=environment,
+@pytest.mark.parametrize("processes", [1, 3])
+def test_any_number_of_processes_writes_the_same_bytes(tiny, many, by_one, tmp_path, processes):
+    """Two do so below."""
+    torchrun = [*TORCHRUN, "--nproc-per-node", str(processes), "--standalone"]
+    done = subprocess.run(
+        [*torchrun, *command(tiny, many, tmp_path / "s", *ALL_OF_IT)],
+        env=ALONE,
         check=True,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert both.stderr.count("by 2 processes") == 1
-    assert parts(tmp_path / "one") == parts(tmp_path / "two")
-    one, two = (json.loads((tmp_path / s / "runs/run=tiny/run.json").read_text()) for s in ("one", "two"))
-    fate = ("started", "finished")
-    assert {k: v for k, v in one.items() if k not in fate} == {k: v for k, v in two.items() if k not in fate}
+    assert done.stderr.count(f"by {processes} processes") == (processes > 1)
+    assert done.stderr.count("circuits measured") == 1
+    assert parts(tmp_path / "s") == parts(by_one)
+    assert record_of(tmp_path / "s") == record_of(by_one)
+
+
+@pytest.mark.slow
+def test_two_nodes_write_the_same_bytes_as_one_process(tiny, many, by_one, tmp_path):
+    """Each node has a launcher of its own; they meet on the loopback interface."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = (
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(port),
+    )
+    nodes = [
+        subprocess.Popen(
+            [*TORCHRUN, *meet, "--node-rank", str(rank), *command(tiny, many, tmp_path / "s", *ALL_OF_IT)],
+            env=ALONE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [node.communicate(timeout=300)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert ["by 2 processes" in text for text in said] == [True, False]
+    assert parts(tmp_path / "s") == parts(by_one)
+    assert record_of(tmp_path / "s") == record_of(by_one)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list children")
+def test_when_one_of_two_processes_is_killed_the_other_does_not_wait_for_it(tiny, many, by_one, tmp_path):
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--standalone"]
+    call = [*torchrun, *command(tiny, many, tmp_path / "s", *ALL_OF_IT)]
+    going = subprocess.Popen(call, env=ALONE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("s/prompts/*/*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first, *_ = Path(f"/proc/{going.pid}/task/{going.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGKILL)
+    going.communicate(timeout=120)
+    assert going.returncode != 0
+    assert parts(tmp_path / "s") != parts(by_one)
+    subprocess.run(call, env=ALONE, check=True, stderr=subprocess.PIPE)
+    assert parts(tmp_path / "s") == parts(by_one)
+    assert record_of(tmp_path / "s") == record_of(by_one)
 
 
 @pytest.mark.slow
