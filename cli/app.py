@@ -41,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
+EXPORTS = ("mib", "node-link", "graphml", "gexf", "cytoscape", "dot", "csv", "parquet")
 
 
 def _show_version(wanted: bool) -> None:
@@ -548,15 +548,16 @@ def models(form: Form = None, out: Out = None) -> None:
 
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
     from ..data import mib_json
-    from ..graphs import gexf, graphml
+    from ..graphs import cytoscape, gexf, graphml, node_link
     from ..viz import Panel, draw_wiring, to_dot
 
     if to == "mib":
         return mib_json(chosen.circuit, chosen.scores, run.config).encode()
     if to == "dot":
         return to_dot(draw_wiring([Panel(circuit=chosen.circuit)])).encode()
-    if to in ("graphml", "gexf"):
-        return {"graphml": graphml, "gexf": gexf}[to](chosen.circuit)
+    write = {"node-link": node_link, "graphml": graphml, "gexf": gexf, "cytoscape": cytoscape}.get(to)
+    if write is not None:
+        return write(chosen.circuit)
     sizes = {"run": run.run, "requested": str(chosen.circuit.requested), "kept": str(chosen.circuit.kept)}
     return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
 

@@ -24,7 +24,7 @@ from .compare import (
     side_by_side,
     weighted_jaccard,
 )
-from .convert import from_igraph, from_networkx, gexf, graphml, to_igraph, to_networkx
+from .convert import from_igraph, from_networkx, to_igraph, to_networkx
 from .errors import InputError, StoreError, did_you_mean, one_of
 from .measures import (
     Communities,
@@ -43,6 +43,7 @@ from .measures import (
     summary,
     width,
 )
+from .programs import cytoscape, gexf, graphml, node_link
 from .wiring import KINDS, SLOTS, Inputs, Shape, Stage, Wiring
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "check_threshold",
     "communities",
     "comparison",
+    "cytoscape",
     "density",
     "depth",
     "did_you_mean",
@@ -80,6 +82,7 @@ __all__ = [
     "minimum_cut",
     "needed_everywhere",
     "needed_for",
+    "node_link",
     "node_profile",
     "on_a_path",
     "one_of",

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpus import CONTEXT, make_tokenizer
 from wirescope.cli import demo
+from wirescope.cli.app import EXPORTS
 from wirescope.data import EMBEDDED, LEVELS, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
 from wirescope.graphs import from_networkx, top_k
 from wirescope.queries import QUESTIONS, parameters
@@ -157,7 +158,7 @@ def test_runs_may_be_given_one_by_one_or_together(cli, toy):
     assert together.out == apart.out
 
 
-@pytest.mark.parametrize("to", ["graphml", "gexf", "dot", "csv", "parquet", "mib"])
+@pytest.mark.parametrize("to", EXPORTS)
 def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published, to):
     out = tmp_path / f"circuit.{to}"
     result = cli("export", "--store", ioi_store, "--run", IOI, "--k", 200, "--to", to, "--out", out)
@@ -169,6 +170,10 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert from_networkx(nx.read_graphml(out, force_multigraph=True)) == circuit
     elif to == "gexf":
         assert {e["name"] for _, _, e in nx.read_gexf(out).edges(data=True)} == names
+    elif to == "node-link":
+        assert from_networkx(nx.node_link_graph(json.loads(out.read_text()), edges="edges")) == circuit
+    elif to == "cytoscape":
+        assert {e["data"]["name"] for e in json.loads(out.read_text())["elements"]["edges"]} == names
     elif to == "dot":
         assert out.read_text().count(" -> ") == 179
     elif to == "csv":
