@@ -464,6 +464,7 @@ def export(
     Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
     --to graphml -o ioi.graphml
     """
+    from ..data import width_of
     from ..graphs import one_of
     from ..queries import Choice, choose
 
@@ -476,6 +477,8 @@ def export(
     chosen = choose(connection, record, choice)
     put(_exported(chosen, to, record), out)
     say(f"{chosen.circuit.requested:,} edges requested, {chosen.circuit.kept:,} kept: '{out}'.")
+    if to == "mib" and not width_of(record.config):
+        say("The run does not know its model's width: d_model is 0 in the file.")
 
 
 @app.command()

@@ -21,6 +21,7 @@ from .published import (
     plain_config,
     read_circuit,
     shape_of,
+    width_of,
 )
 from .run import LEVELS, Curves, Part, Run
 from .schema import SCHEMA_VERSION, TABLES, schema_of
@@ -82,5 +83,6 @@ __all__ = [
     "shape_of",
     "task_documents",
     "task_title",
+    "width_of",
     "write_run",
 ]

@@ -30,6 +30,7 @@ from .store import write_run
 EMBEDDED = Path(__file__).parent / "circuits" / "gpt2-small-ioi.json.gz"
 """GPT-2 small on indirect object identification, scored with EAP-IG; published with the MIB benchmark."""
 
+_WIDTHS = ("d_model", "hidden_size", "n_embd")
 _LARGEST = float(np.finfo(np.float32).max)
 _MANY = 100_000
 
@@ -102,6 +103,15 @@ def shape_of(config: Mapping[str, Any], origin: str) -> Shape:
     return Shape(layers, heads, parallel=bool(config.get("parallel_attn_mlp", False)))
 
 
+def width_of(config: Mapping[str, Any]) -> int:
+    """The width of the residual stream, by whichever name a config has it; 0 where it does not say.
+
+    >>> width_of({"model_type": "gpt2", "n_embd": 768})
+    768
+    """
+    return next((config[name] for name in _WIDTHS if _is_count(config.get(name))), 0)
+
+
 def plain_config(config: Mapping[Any, Any]) -> dict[str, Any]:
     """What of a ``cfg`` can be kept: its texts, numbers and truths."""
     return {
@@ -154,7 +164,11 @@ def import_circuit(
 
 
 def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str:
-    """The text of a MIB file: all edges with their scores, those of the circuit marked."""
+    """The text of a MIB file: all edges with their scores, those of the circuit marked.
+
+    The benchmark's loader builds its own graph from ``cfg``, which needs all four of its values, and looks up every
+    node and edge of the file in it.
+    """
     wiring, shape = circuit.wiring, circuit.wiring.shape
     if shape.inputs is not Inputs.SPLIT:
         raise InputError(
@@ -172,6 +186,7 @@ def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str
                 "n_layers": shape.layers,
                 "n_heads": shape.heads,
                 "parallel_attn_mlp": shape.parallel,
+                "d_model": width_of(config),
             },
             "nodes": {
                 name: {"in_graph": bool(inside)}
