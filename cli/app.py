@@ -30,6 +30,7 @@ from .output import emit, encoded, needing_torch, put, say
 
 if TYPE_CHECKING:
     from ..data import PublishedCircuit, Run
+    from ..graphs import Shape
     from ..queries import Chosen
 
 app = typer.Typer(
@@ -41,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EXPORTS = ("mib", "node-link", "graphml", "gexf", "cytoscape", "dot", "csv", "parquet")
+EXPORTS = ("mib", "auto-circuit", "node-link", "graphml", "gexf", "cytoscape", "dot", "csv", "parquet")
 
 
 def _show_version(wanted: bool) -> None:
@@ -292,7 +293,7 @@ def convert(
 @app.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="A circuit as MIB or EAP-IG publish it: .json, .json.gz or .pt")
+        Path, typer.Argument(help="A circuit of MIB, EAP-IG, auto-circuit or ACDC: .json, .pt, .pth, .gv")
     ],
     store: Store,
     run: Annotated[
@@ -300,23 +301,44 @@ def import_(
     ] = None,
     model: Annotated[str, typer.Option(help="The model that it is a circuit of.")] = "unknown",
     task: Annotated[str | None, typer.Option(help="The task that it was found on.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Of the model, if the file has not all.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Of a layer, likewise.")] = None,
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Attention and MLP of a layer read the same, likewise.")
+    ] = False,
 ) -> None:
     """Take a published circuit into a store.
 
+    From MIB and EAP-IG, .json, .json.gz or .pt; from auto-circuit, prune
+    scores (.pt, .pkl) or JSON by edge name, {"A9.9->Resid End": -0.28, ...};
+    from ACDC, save_subgraph's .pth or a drawing, .gv; node-link or
+    Cytoscape JSON. Which it is shows in the file.
+
+    Edges that a file does not name have score 0. A circuit without scores
+    has 1 for its edges: take it with --threshold 1.
+
     Example: wirescope import gpt2-small-ioi.json.gz --store circuits
     --model gpt2 --task ioi
-    """
-    from ..data import import_circuit, read_circuit
 
-    circuit = _read_pt(file) if file.suffix == ".pt" else read_circuit(file)
-    name = run if run is not None else file.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt")
+    Example: wirescope import subgraph.pth --store circuits --model gpt2
+    --layers 12 --heads 12
+    """
+    from ..data import import_circuit
+    from ..graphs import InputError, Shape
+
+    if (layers is None) != (heads is None) or (parallel and layers is None):
+        raise InputError("The shape of a model is its --layers and its --heads: give both.")
+    shape = None if layers is None or heads is None else Shape(layers, heads, parallel=parallel)
+    circuit = _read(file, shape)
+    found = circuit.wiring.shape
+    if shape is not None and (shape.layers, shape.heads) != (found.layers, found.heads):
+        raise InputError(f"'{file}' is of a model of {found}, not of {shape}.")
+    name = run if run is not None else file.name
+    for ending in (".gz", ".json", ".pt", ".pth", ".pkl", ".gv", ".dot", ".cyjs") if run is None else ():
+        name = name.removesuffix(ending)
     written = import_circuit(circuit, store, run=name, source=file.name, model=model, task=task)
     if written:
-        marked = int(circuit.in_graph.sum())
-        say(
-            f"Run '{name}' in '{store}': {circuit.wiring.n_edges:,} edges of a model of {circuit.wiring.shape}"
-            + (f"; the {marked:,} that the file marks are not kept apart." if marked else ".")
-        )
+        say(f"Run '{name}' in '{store}': {_described(circuit)}")
     else:
         say(f"Run '{name}' is in '{store}' already, from the same call; nothing was written.")
 
@@ -550,12 +572,14 @@ def models(form: Form = None, out: Out = None) -> None:
 
 
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
-    from ..data import mib_json
+    from ..data import auto_circuit_json, mib_json
     from ..graphs import cytoscape, gexf, graphml, node_link
     from ..viz import Panel, draw_wiring, to_dot
 
     if to == "mib":
         return mib_json(chosen.circuit, chosen.scores, run.config).encode()
+    if to == "auto-circuit":
+        return auto_circuit_json(chosen.circuit).encode()
     if to == "dot":
         return to_dot(draw_wiring([Panel(circuit=chosen.circuit)])).encode()
     write = {"node-link": node_link, "graphml": graphml, "gexf": gexf, "cytoscape": cytoscape}.get(to)
@@ -565,10 +589,28 @@ def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
     return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
 
 
-def _read_pt(file: Path) -> "PublishedCircuit":
+def _read(file: Path, shape: "Shape | None") -> "PublishedCircuit":
+    from ..data import is_torch, read_circuit
+
+    if not is_torch(file):
+        return read_circuit(file, shape=shape)
     with needing_torch(f"Reading '{file}'"):
         from ..extract import read_pt
-    return read_pt(file)
+    return read_pt(file, shape=shape)
+
+
+def _described(circuit: "PublishedCircuit") -> str:
+    from ..data import MEMBERSHIP
+
+    every, marked = circuit.wiring.n_edges, int(circuit.in_graph.sum())
+    of = f"edges of a model of {circuit.wiring.shape}"
+    if circuit.sign == MEMBERSHIP:
+        return f"a circuit of {marked:,} {of} without scores: 1 for these, 0 for all others."
+    if circuit.listed is not None and circuit.listed < every:
+        return f"{circuit.listed:,} {of}; the other {every - circuit.listed:,} have score 0."
+    return f"{every:,} {of}" + (
+        f"; the {marked:,} that the file marks are not kept apart." if marked else "."
+    )
 
 
 def _values(given: list[str]) -> dict[str, str | int | float]:

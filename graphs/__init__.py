@@ -43,10 +43,12 @@ from .measures import (
     summary,
     width,
 )
+from .names import CONVENTIONS, Renamed, renamed, spelled
 from .programs import cytoscape, gexf, graphml, node_link
 from .wiring import KINDS, SLOTS, Inputs, Shape, Stage, Wiring
 
 __all__ = [
+    "CONVENTIONS",
     "KINDS",
     "SLOTS",
     "Circuit",
@@ -56,6 +58,7 @@ __all__ = [
     "Inputs",
     "Null",
     "Path",
+    "Renamed",
     "Shape",
     "Stage",
     "StoreError",
@@ -89,10 +92,12 @@ __all__ = [
     "path_count",
     "rank_biased_overlap",
     "ranking",
+    "renamed",
     "rewired",
     "shared_heads",
     "side_by_side",
     "skip_lengths",
+    "spelled",
     "strongest_paths",
     "summary",
     "to_igraph",

@@ -170,6 +170,10 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert from_networkx(nx.read_graphml(out, force_multigraph=True)) == circuit
     elif to == "gexf":
         assert {e["name"] for _, _, e in nx.read_gexf(out).edges(data=True)} == names
+    elif to == "auto-circuit":
+        again = read_circuit(out, shape=circuit.wiring.shape)
+        assert np.array_equal(again.scores[circuit.edges], circuit.scores)
+        assert (again.listed, int((again.scores != 0).sum())) == (179, 179)
     elif to == "node-link":
         assert from_networkx(nx.node_link_graph(json.loads(out.read_text()), edges="edges")) == circuit
     elif to == "cytoscape":
