@@ -314,8 +314,8 @@ def import_(
     from ACDC, save_subgraph's .pth or a drawing, .gv; node-link or
     Cytoscape JSON. Which it is shows in the file.
 
-    Edges that a file does not name have score 0. A circuit without scores
-    has 1 for its edges: take it with --threshold 1.
+    Edges that a file does not name have score 0. Those of a circuit without
+    scores have 1: --threshold 1 takes it.
 
     Example: wirescope import gpt2-small-ioi.json.gz --store circuits
     --model gpt2 --task ioi
@@ -605,7 +605,7 @@ def _described(circuit: "PublishedCircuit") -> str:
     every, marked = circuit.wiring.n_edges, int(circuit.in_graph.sum())
     of = f"edges of a model of {circuit.wiring.shape}"
     if circuit.sign == MEMBERSHIP:
-        return f"a circuit of {marked:,} {of} without scores: 1 for these, 0 for all others."
+        return f"a circuit of {marked:,} {of} without scores; these have 1, all others 0: --threshold 1 takes it."
     if circuit.listed is not None and circuit.listed < every:
         return f"{circuit.listed:,} {of}; the other {every - circuit.listed:,} have score 0."
     return f"{every:,} {of}" + (

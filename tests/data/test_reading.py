@@ -104,6 +104,16 @@ def test_a_circuit_without_scores_is_1_inside_and_0_outside(content, tmp_path):
     assert read_catalog(tmp_path / "s").run("a").sign == MEMBERSHIP == "1 in the circuit, 0 outside"
 
 
+def test_effects_of_acdc_by_its_hooks_need_none_inside_a_head():
+    """As its own pickle has them: an edge inside a component may have no effect size."""
+    q_input, q = "blocks.1.hook_q_input[:, :, 0]", "blocks.1.attn.hook_q[:, :, 0]"
+    content = {f"blocks.0.attn.hook_result[:, :, 1]->{q_input}": 0.25, f"{q_input}->{q}": None}
+    circuit = parse_circuit(content, "f", shape=Shape(2, 2))
+    assert circuit.wiring.edge_names(np.flatnonzero(circuit.scores)).to_pylist() == ["a0.h1->a1.h0<q>"]
+    assert circuit.scores.max() == 0.25
+    assert circuit.listed == 1
+
+
 @pytest.mark.parametrize("name", ["c.gv", "c.json"])
 def test_a_drawing_of_acdc_is_known_by_its_content(tmp_path, name):
     (tmp_path / name).write_text(DRAWING)

@@ -201,7 +201,7 @@ def test_a_subgraph_of_acdc_is_a_circuit_without_scores(tmp_path, cli):
         read_pt(tmp_path / "circuit.pth", shape=Shape(3, 2))
     call = ("import", tmp_path / "circuit.pth", "-s", tmp_path / "s", "--layers", 2, "--heads", 2)
     assert (
-        "a circuit of 3 edges of a model of 2 layers x 2 heads without scores: 1 for these" in cli(*call).err
+        "a circuit of 3 edges of a model of 2 layers x 2 heads without scores; these have 1" in cli(*call).err
     )
     assert "3 units requested at the level edge, 3 kept" in cli(
         "top", "-s", tmp_path / "s", "-r", "circuit", "--threshold", 1
