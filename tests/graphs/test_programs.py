@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import shutil
+import subprocess
 from xml.etree import ElementTree
 
 import igraph
@@ -154,3 +156,57 @@ def test_cytoscape_json_is_what_cytoscape_asks_for(circuit):
 def test_the_same_circuit_gives_the_same_bytes_and_an_empty_one_gives_a_file(circuit, published, write):
     assert write(circuit) == write(circuit)
     assert b"logits" in write(top_k(published.wiring, published.scores, 1))
+
+
+READ = """
+const fs = require('fs');
+const Graph = require('graphology');
+const cytoscape = require('cytoscape');
+const [gexf, graphml, cyjs] = process.argv.slice(1).map((file) => fs.readFileSync(file, 'utf8'));
+const strict = {addMissingNodes: false, allowUndeclaredAttributes: false};
+const graphs = [
+  require('graphology-gexf').parse(Graph, gexf, strict),
+  require('graphology-graphml').parse(Graph, graphml, {addMissingNodes: false}),
+];
+const answers = graphs.map((graph) => ({
+  type: [graph.type, graph.multi],
+  nodes: Object.fromEntries(graph.mapNodes((id, {label, layer, x, y}) => [id, [label, layer, x, y]])),
+  edges: graph.mapEdges((id, {name, score, weight}, source, target) => [id, source, target, name, score, weight]),
+}));
+const {data, elements} = JSON.parse(cyjs);
+const cy = cytoscape({headless: true, data, elements, layout: {name: 'preset'}});
+answers.push({
+  type: ['directed', true],
+  nodes: Object.fromEntries(cy.nodes().map((node) =>
+    [node.id(), [node.data('name'), node.data('layer'), node.position('x'), 0 - node.position('y')]])),
+  edges: cy.edges().map((edge) => ['id', 'source', 'target', 'name', 'score', 'weight'].map((key) => edge.data(key))),
+});
+console.log(JSON.stringify(answers));
+"""
+PACKAGES = ("graphology", "graphology-gexf", "graphology-graphml", "cytoscape")
+
+
+def node(script: str, *files: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["node", "-e", script, *map(str, files)], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or node("".join(f"require('{name}');" for name in PACKAGES)).returncode != 0,
+    reason="needs node, and on NODE_PATH " + ", ".join(PACKAGES),
+)
+@pytest.mark.parametrize("which", ["circuit", "grouped"])
+def test_the_readers_of_gephi_lite_and_cytoscape_js_see_the_circuit(which, request, tmp_path):
+    circuit = request.getfixturevalue(which)
+    files = [tmp_path / name for name in ("c.gexf", "c.graphml", "c.cyjs")]
+    for file, write in zip(files, (gexf, graphml, cytoscape), strict=True):
+        file.write_bytes(write(circuit))
+    done = node(READ, *files)
+    assert done.returncode == 0, done.stderr
+    first, *others = json.loads(done.stdout)
+    assert first["type"] == ["directed", True]
+    scores = {edge[0]: edge[4] for edge in first["edges"] if edge[0].startswith("e")}
+    assert {edge: np.float32(score) for edge, score in scores.items()} == {
+        f"e{edge}": score for edge, score in zip(circuit.edges, circuit.scores, strict=True)
+    }
+    assert len(first["nodes"]) == len(circuit.nodes)
+    assert others == [first, first]
