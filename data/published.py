@@ -45,8 +45,9 @@ class PublishedCircuit:
     in_graph: Mask
     config: Mapping[str, Any] = field(default_factory=dict)
     listed: int | None = None
-    """How many edges the file names, where not all; the others have score 0."""
+    """How many edges the file names; the others have score 0. None: it has all of them by its nature."""
     sign: str = SIGN
+    """What the scores are, if anything is known of it."""
 
 
 def mib_circuit(content: Mapping[str, Any], origin: str) -> PublishedCircuit:

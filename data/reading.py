@@ -53,7 +53,7 @@ def read_circuit(file: Path | str, *, shape: Shape | None = None) -> PublishedCi
 
 
 def is_torch(file: Path) -> bool:
-    """Whether a file is one that torch, or pickle, saved: by its first bytes, or, if it is not there, by its name."""
+    """Whether torch, or pickle, saved a file: by its name, or by its first bytes."""
     if file.suffix in (".pt", ".pth", ".pkl"):
         return True
     try:
@@ -103,8 +103,8 @@ def named_circuit(
     wiring = Wiring(shape)
     ids = wiring.edge_ids(found.names)
     kept = [values[at] for at in found.at]
-    scores, in_graph = np.zeros(wiring.n_edges, dtype=np.float32), np.zeros(wiring.n_edges, dtype=bool)
     listed = len(np.unique(ids))
+    in_graph = np.zeros(wiring.n_edges, dtype=bool)
     if all(isinstance(value, bool) for value in kept):
         open_to = [name.partition("->")[2] not in found.closed for name in found.names]
         in_graph[ids[np.array(kept) & open_to]] = True
@@ -113,6 +113,7 @@ def named_circuit(
         order = np.sort(ids)
         twice = order[:-1][order[:-1] == order[1:]][0]
         raise InputError(f"'{origin}' has the edge {wiring.edge_names([twice])[0]} more than once.")
+    scores = np.zeros(wiring.n_edges, dtype=np.float32)
     scores[ids] = [
         check_score(value, name, origin, value) for value, name in zip(kept, found.names, strict=True)
     ]

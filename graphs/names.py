@@ -26,11 +26,12 @@ from .errors import InputError, did_you_mean
 
 @dataclass(frozen=True)
 class Convention:
-    """How a tool writes the ends of an edge; each template by what we write. The first of a kind is its own today."""
+    """How a tool writes the two ends of an edge: pairs of our template and its own, today's spelling first."""
 
     outputs: tuple[tuple[str, str], ...]
     inputs: tuple[tuple[str, str], ...]
     inside: tuple[str, ...] = ()
+    """Nodes between the inputs of a component and its output."""
 
 
 _OUTPUTS = ("input", "a{layer}.h{head}", "m{layer}")
@@ -62,7 +63,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         inputs=(
             ("a{layer}.h{head}<{slot}>", "blocks.{layer}.hook_{slot}_input[:, :, {head}]"),
             ("m{layer}", "blocks.{layer}.hook_mlp_in[:]"),
-            ("m{layer}", "blocks.{layer}.hook_resid_mid[:]"),  # in its first year
+            ("m{layer}", "blocks.{layer}.hook_resid_mid[:]"),  # in older versions
             ("logits", "blocks.{last}.hook_resid_post[:]"),
         ),
         inside=("blocks.{layer}.attn.hook_{slot}[:, :, {head}]",),
