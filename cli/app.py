@@ -42,7 +42,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EXPORTS = ("mib", "auto-circuit", "node-link", "graphml", "gexf", "cytoscape", "dot", "csv", "parquet")
+EXPORTS = (
+    "mib",
+    "auto-circuit",
+    "acdc",
+    "node-link",
+    "graphml",
+    "gexf",
+    "cytoscape",
+    "dot",
+    "csv",
+    "parquet",
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -480,8 +491,9 @@ def export(
 ) -> None:
     """Write the circuit of a run for another program.
 
-    mib has all edges with their scores, the circuit's marked; the others
-    have the circuit alone.
+    mib has all edges with their scores, the circuit's marked, and acdc
+    (.pth) has all edges, in or out; the others have the circuit alone.
+    auto-circuit is JSON by edge name, cytoscape is .cyjs.
 
     Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
     --to graphml -o ioi.graphml
@@ -578,6 +590,10 @@ def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
 
     if to == "mib":
         return mib_json(chosen.circuit, chosen.scores, run.config).encode()
+    if to == "acdc":
+        with needing_torch("A subgraph of ACDC"):
+            from ..extract import acdc_subgraph
+        return acdc_subgraph(chosen.circuit)
     if to == "auto-circuit":
         return auto_circuit_json(chosen.circuit).encode()
     if to == "dot":

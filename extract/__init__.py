@@ -4,7 +4,7 @@ from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
-from .published import read_pt
+from .published import acdc_subgraph, read_pt
 from .quantised import convert_gguf
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -21,6 +21,7 @@ __all__ = [
     "Model",
     "Outcome",
     "Settings",
+    "acdc_subgraph",
     "convert_gguf",
     "convert_state_dict",
     "extract",

@@ -9,9 +9,11 @@
 A file is read with ``weights_only=True``: tensors and plain containers, nothing that could run.
 """
 
+import io
 import pickle
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,7 +24,7 @@ import pyarrow.compute as pc
 import torch
 
 from ..data import PublishedCircuit, named_circuit, plain_config, shape_of
-from ..graphs import InputError, Inputs, Shape, Wiring
+from ..graphs import Circuit, InputError, Inputs, Shape, Wiring, spelled
 
 _INPUT = re.compile(r"blocks\.(\d{1,5})\.hook_(q_input|k_input|v_input|attn_in|mlp_in|resid_post)")
 
@@ -46,6 +48,36 @@ def read_pt(file: Path | str, *, shape: Shape | None = None) -> PublishedCircuit
     return _matrix(content, file)
 
 
+def acdc_subgraph(circuit: Circuit) -> bytes:
+    """The circuit for ACDC's ``load_subgraph(torch.load(...))``: each edge of its graph, in or out.
+
+    It has to have every one, those inside heads and MLPs as well; these are all in.
+    """
+    wiring, shape = circuit.wiring, circuit.wiring.shape
+    if shape.parallel or shape.inputs is not Inputs.SPLIT:
+        raise InputError(
+            "ACDC knows models whose heads have q, k and v inputs and whose MLPs come after the heads of their layer; "
+            f"this one has {shape.inputs} inputs{' and both at once' if shape.parallel else ''}."
+        )
+    kept = np.zeros(wiring.n_edges, dtype=bool)
+    kept[circuit.edges] = True
+    edges = OrderedDict()
+    names = spelled(wiring.edge_names().to_pylist(), "ACDC", shape.layers)
+    for name, present in zip(names, kept.tolist(), strict=True):
+        sender, receiver = map(_node, name.split("->"))
+        edges[*receiver, *sender] = present
+    for layer in range(shape.layers):
+        for place in ((None, None, head) for head in range(shape.heads)):
+            for letter in "qkv":
+                inside = f"blocks.{layer}.attn.hook_{letter}"
+                edges[inside, place, f"blocks.{layer}.hook_{letter}_input", place] = True
+                edges[f"blocks.{layer}.attn.hook_result", place, inside, place] = True
+        edges[f"blocks.{layer}.hook_mlp_out", (None,), f"blocks.{layer}.hook_mlp_in", (None,)] = True
+    content = io.BytesIO()
+    torch.save(edges, content)
+    return content.getvalue()
+
+
 def _loaded(file: Path | str) -> Any:
     try:
         with warnings.catch_warnings(
@@ -67,6 +99,12 @@ def _hook(name: Any, index: Any) -> str:
     """A node of ACDC as it prints it: ``blocks.9.attn.hook_result[:, :, 3]``."""
     parts = index if isinstance(index, tuple) else (index,)
     return f"{name}[{', '.join(':' if part is None else str(part) for part in parts)}]"
+
+
+def _node(name: str) -> tuple[str, tuple[int | None, ...]]:
+    """What `_hook` made a name of."""
+    hook, _, index = name.removesuffix("]").partition("[")
+    return hook, tuple(None if part == ":" else int(part) for part in index.split(", "))
 
 
 def _prune_scores(

@@ -31,7 +31,7 @@ CALLS = {
     f"{TOP} -k 5 --prompt 7": "has no prompt 7; its prompts are 0 to 0.",
     f"{TOP} --effect 0.9": "has no measured curve at the level edge in the task ranking",
     f"{EXPORT} --to graphm -o {{tmp}}/x": (
-        "'graphm' is not a format: choose from mib, auto-circuit, node-link, graphml, gexf, cytoscape, dot, csv, "
+        "'graphm' is not a format: choose from mib, auto-circuit, acdc, node-link, graphml, gexf, cytoscape, dot, csv, "
         "parquet. Did you mean 'graphml'?"
     ),
     f"{EXPORT} --to csv -o {{tmp}}/no/x.csv": "Cannot write '{tmp}/no/x.csv': No such file or directory.",

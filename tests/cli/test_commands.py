@@ -21,6 +21,7 @@ from corpus import CONTEXT, make_tokenizer
 from wirescope.cli import demo
 from wirescope.cli.app import EXPORTS
 from wirescope.data import EMBEDDED, LEVELS, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
+from wirescope.extract import read_pt
 from wirescope.graphs import from_networkx, top_k
 from wirescope.queries import QUESTIONS, parameters
 
@@ -170,6 +171,9 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert from_networkx(nx.read_graphml(out, force_multigraph=True)) == circuit
     elif to == "gexf":
         assert {e["name"] for _, _, e in nx.read_gexf(out).edges(data=True)} == names
+    elif to == "acdc":
+        again = read_pt(out)
+        assert np.array_equal(np.flatnonzero(again.scores), circuit.edges)
     elif to == "auto-circuit":
         again = read_circuit(out, shape=circuit.wiring.shape)
         assert np.array_equal(again.scores[circuit.edges], circuit.scores)

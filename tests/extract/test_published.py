@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from wirescope.data import MEMBERSHIP, parse_circuit
-from wirescope.extract import read_pt
-from wirescope.graphs import InputError, Shape, Wiring, spelled
+from wirescope.extract import acdc_subgraph, read_pt
+from wirescope.graphs import InputError, Inputs, Shape, Wiring, spelled, top_k
 
 AUTO_CIRCUIT = json.loads((Path(__file__).parents[1] / "data" / "auto-circuit.json").read_text())
 """What auto-circuit 1.0.1 itself calls the edges of a small model, by name and by module; see test_reading."""
@@ -206,6 +206,23 @@ def test_a_subgraph_of_acdc_is_a_circuit_without_scores(tmp_path, cli):
     assert "3 units requested at the level edge, 3 kept" in cli(
         "top", "-s", tmp_path / "s", "-r", "circuit", "--threshold", 1
     ).err  # fmt: skip
+
+
+def test_a_circuit_is_written_with_every_edge_that_acdc_asks_for(tmp_path):
+    """Its loader wants exactly the edges of its own graph."""
+    wiring = Wiring(Shape(2, 2))
+    scores = np.zeros(wiring.n_edges, dtype=np.float32)
+    scores[wiring.edge_ids(PATH)] = 1
+    (tmp_path / "c.pth").write_bytes(acdc_subgraph(top_k(wiring, scores, 3)))
+    assert torch.load(tmp_path / "c.pth", weights_only=True) == subgraph(2, 2, set(PATH))
+    assert np.array_equal(read_pt(tmp_path / "c.pth").scores, scores)
+    for shape, reason in (
+        (Shape(2, 2, inputs=Inputs.MERGED), "has merged inputs."),
+        (Shape(2, 2, parallel=True), "both at once"),
+    ):
+        other = Wiring(shape)
+        with pytest.raises(InputError, match=reason):
+            acdc_subgraph(top_k(other, np.ones(other.n_edges), 3))
 
 
 def test_an_input_that_is_cut_off_inside_its_head_takes_no_edge(tmp_path):
