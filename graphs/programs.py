@@ -1,7 +1,7 @@
 """Circuits as files that graph programs open: GraphML, GEXF (Gephi), Cytoscape and node-link JSON (networkx, d3).
 
-All four have every kept edge with its score, and nodes where a wiring diagram has them: heads in columns, MLPs on
-their right, a row a layer, upwards. What the programs ask for beyond that:
+All have every kept edge with its score; but for node-link JSON they also have nodes where a wiring diagram has them
+(heads in columns, MLPs on their right, a row a layer, upwards) and what the programs ask for:
 
 - ``weight`` is |score|: Gephi drops an edge of weight 0 and does not draw a negative one, so that an edge without a
   strength (score 0, or a feed from a key/value head) has a weight next to nothing.
@@ -9,8 +9,8 @@ their right, a row a layer, upwards. What the programs ask for beyond that:
 - Gephi adds up parallel edges unless they differ in *kind*: in GEXF that is the slot, q, k or v.
 - GraphML's keys are named after their attributes: Gephi takes the keys ``d3`` and ``d7`` for yEd's labels.
 
-GraphML and node-link JSON keep the circuit whole: `from_networkx` has it back. GEXF and Cytoscape's JSON have no
-place for what is said of the circuit as a whole but a sentence.
+GraphML and node-link JSON keep the circuit whole: `from_networkx` has it back. GEXF has but a sentence for what is
+said of the circuit as a whole.
 """
 
 import io
