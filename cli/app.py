@@ -31,6 +31,7 @@ from .output import emit, encoded, needing_torch, put, say
 
 if TYPE_CHECKING:
     from ..data import PublishedCircuit, Run
+    from ..graphs import Shape
     from ..queries import Chosen
 
 app = typer.Typer(
@@ -42,7 +43,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EXPORTS = ("mib", "graphml", "gexf", "dot", "csv", "parquet")
+EXPORTS = (
+    "mib",
+    "auto-circuit",
+    "acdc",
+    "node-link",
+    "graphml",
+    "gexf",
+    "cytoscape",
+    "dot",
+    "csv",
+    "parquet",
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -315,7 +327,7 @@ def convert(
 @app.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="A circuit as MIB or EAP-IG publish it: .json, .json.gz or .pt")
+        Path, typer.Argument(help="A circuit of MIB, EAP-IG, auto-circuit or ACDC: .json, .pt, .pth, .gv")
     ],
     store: Store,
     run: Annotated[
@@ -323,23 +335,44 @@ def import_(
     ] = None,
     model: Annotated[str, typer.Option(help="The model that it is a circuit of.")] = "unknown",
     task: Annotated[str | None, typer.Option(help="The task that it was found on.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Of the model, if the file has not all.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Of a layer, likewise.")] = None,
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Attention and MLP of a layer read the same, likewise.")
+    ] = False,
 ) -> None:
     """Take a published circuit into a store.
 
+    From MIB and EAP-IG, .json, .json.gz or .pt; from auto-circuit, prune
+    scores (.pt, .pkl) or JSON by edge name, {"A9.9->Resid End": -0.28, ...};
+    from ACDC, save_subgraph's .pth or a drawing, .gv; node-link or
+    Cytoscape JSON. Which it is shows in the file.
+
+    Edges that a file does not name have score 0. Those of a circuit without
+    scores have 1: --threshold 1 takes it.
+
     Example: wirescope import gpt2-small-ioi.json.gz --store circuits
     --model gpt2 --task ioi
-    """
-    from ..data import import_circuit, read_circuit
 
-    circuit = _read_pt(file) if file.suffix == ".pt" else read_circuit(file)
-    name = run if run is not None else file.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt")
+    Example: wirescope import subgraph.pth --store circuits --model gpt2
+    --layers 12 --heads 12
+    """
+    from ..data import import_circuit
+    from ..graphs import InputError, Shape
+
+    if (layers is None) != (heads is None) or (parallel and layers is None):
+        raise InputError("The shape of a model is its --layers and its --heads: give both.")
+    shape = None if layers is None or heads is None else Shape(layers, heads, parallel=parallel)
+    circuit = _read(file, shape)
+    found = circuit.wiring.shape
+    if shape is not None and (shape.layers, shape.heads) != (found.layers, found.heads):
+        raise InputError(f"'{file}' is of a model of {found}, not of {shape}.")
+    name = run if run is not None else file.name
+    for ending in (".gz", ".json", ".pt", ".pth", ".pkl", ".gv", ".dot", ".cyjs") if run is None else ():
+        name = name.removesuffix(ending)
     written = import_circuit(circuit, store, run=name, source=file.name, model=model, task=task)
     if written:
-        marked = int(circuit.in_graph.sum())
-        say(
-            f"Run '{name}' in '{store}': {circuit.wiring.n_edges:,} edges of a model of {circuit.wiring.shape}"
-            + (f"; the {marked:,} that the file marks are not kept apart." if marked else ".")
-        )
+        say(f"Run '{name}' in '{store}': {_described(circuit)}")
     else:
         say(f"Run '{name}' is in '{store}' already, from the same call; nothing was written.")
 
@@ -488,12 +521,14 @@ def export(
 ) -> None:
     """Write the circuit of a run for another program.
 
-    mib has all edges with their scores, the circuit's marked; the others
-    have the circuit alone.
+    mib has all edges with their scores, the circuit's marked, and acdc
+    (.pth) has all edges, in or out; the others have the circuit alone.
+    auto-circuit is JSON by edge name, cytoscape is .cyjs.
 
     Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
     --to graphml -o ioi.graphml
     """
+    from ..data import width_of
     from ..graphs import one_of
     from ..queries import Choice, choose
 
@@ -506,6 +541,8 @@ def export(
     chosen = choose(connection, record, choice)
     put(_exported(chosen, to, record), out)
     say(f"{chosen.circuit.requested:,} edges requested, {chosen.circuit.kept:,} kept: '{out}'.")
+    if to == "mib" and not width_of(record.config):
+        say("The run does not know its model's width: d_model is 0 in the file.")
 
 
 @app.command()
@@ -577,24 +614,49 @@ def models(form: Form = None, out: Out = None) -> None:
 
 
 def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
-    from ..data import mib_json
-    from ..graphs import gexf, graphml
+    from ..data import auto_circuit_json, mib_json
+    from ..graphs import cytoscape, gexf, graphml, node_link
     from ..viz import Panel, draw_wiring, to_dot
 
     if to == "mib":
         return mib_json(chosen.circuit, chosen.scores, run.config).encode()
+    if to == "acdc":
+        with needing_torch("A subgraph of ACDC"):
+            from ..extract import acdc_subgraph
+        return acdc_subgraph(chosen.circuit)
+    if to == "auto-circuit":
+        return auto_circuit_json(chosen.circuit).encode()
     if to == "dot":
         return to_dot(draw_wiring([Panel(circuit=chosen.circuit)])).encode()
-    if to in ("graphml", "gexf"):
-        return {"graphml": graphml, "gexf": gexf}[to](chosen.circuit)
+    write = {"node-link": node_link, "graphml": graphml, "gexf": gexf, "cytoscape": cytoscape}.get(to)
+    if write is not None:
+        return write(chosen.circuit)
     sizes = {"run": run.run, "requested": str(chosen.circuit.requested), "kept": str(chosen.circuit.kept)}
     return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
 
 
-def _read_pt(file: Path) -> "PublishedCircuit":
+def _read(file: Path, shape: "Shape | None") -> "PublishedCircuit":
+    from ..data import is_torch, read_circuit
+
+    if not is_torch(file):
+        return read_circuit(file, shape=shape)
     with needing_torch(f"Reading '{file}'"):
         from ..extract import read_pt
-    return read_pt(file)
+    return read_pt(file, shape=shape)
+
+
+def _described(circuit: "PublishedCircuit") -> str:
+    from ..data import MEMBERSHIP
+
+    every, marked = circuit.wiring.n_edges, int(circuit.in_graph.sum())
+    of = f"edges of a model of {circuit.wiring.shape}"
+    if circuit.sign == MEMBERSHIP:
+        return f"a circuit of {marked:,} {of} without scores; these have 1, all others 0: --threshold 1 takes it."
+    if circuit.listed is not None and circuit.listed < every:
+        return f"{circuit.listed:,} {of}; the other {every - circuit.listed:,} have score 0."
+    return f"{every:,} {of}" + (
+        f"; the {marked:,} that the file marks are not kept apart." if marked else "."
+    )
 
 
 def _values(given: list[str]) -> dict[str, str | int | float]:

@@ -14,14 +14,16 @@ from .prompts import (
 )
 from .published import (
     EMBEDDED,
+    MEMBERSHIP,
     PublishedCircuit,
+    auto_circuit_json,
     import_circuit,
     mib_json,
-    parse_circuit,
     plain_config,
-    read_circuit,
     shape_of,
+    width_of,
 )
+from .reading import is_torch, named_circuit, parse_circuit, read_circuit
 from .run import LEVELS, Curves, Part, Run
 from .schema import SCHEMA_VERSION, TABLES, schema_of
 from .store import (
@@ -41,6 +43,7 @@ __all__ = [
     "EMBEDDED",
     "LEVELS",
     "MAIN_TASKS",
+    "MEMBERSHIP",
     "PAIR",
     "SCHEMA_VERSION",
     "TABLES",
@@ -56,6 +59,7 @@ __all__ = [
     "Task",
     "TextPair",
     "Vocabulary",
+    "auto_circuit_json",
     "check_path",
     "check_run",
     "check_task",
@@ -64,9 +68,11 @@ __all__ = [
     "example",
     "find_run",
     "import_circuit",
+    "is_torch",
     "join_run",
     "make_task",
     "mib_json",
+    "named_circuit",
     "new_folder",
     "pair_lines",
     "parse_circuit",
@@ -82,5 +88,6 @@ __all__ = [
     "shape_of",
     "task_documents",
     "task_title",
+    "width_of",
     "write_run",
 ]

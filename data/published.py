@@ -1,4 +1,4 @@
-"""Circuits as others publish them: the JSON of the MIB benchmark and of EAP-IG, read and written.
+"""Circuits as they are published: the JSON of the MIB benchmark and of EAP-IG, read and written.
 
     {"cfg":   {"n_layers": 12, "n_heads": 12, "parallel_attn_mlp": false, "d_model": 768},
      "nodes": {"input": {"in_graph": true}, ...},
@@ -8,28 +8,30 @@ Such a file has one score an edge, the mean over prompts that it does not name. 
 run with a single prompt, number 0, that has no text. Inputs are always split into q, k and v.
 """
 
-import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
-from ..graphs import Circuit, InputError, Inputs, Shape, Wiring
+from ..graphs import Circuit, InputError, Inputs, Shape, Wiring, spelled
 from ..graphs.circuit import Scores
 from ..graphs.wiring import Mask
-from .run import Run
+from .run import SIGN, Run
 from .schema import TABLES
 from .store import write_run
 
 EMBEDDED = Path(__file__).parent / "circuits" / "gpt2-small-ioi.json.gz"
 """GPT-2 small on indirect object identification, scored with EAP-IG; published with the MIB benchmark."""
 
+MEMBERSHIP = "1 in the circuit, 0 outside"
+"""The sign of scores that are none: the file has a set of edges."""
+
+_WIDTHS = ("d_model", "hidden_size", "n_embd")
 _LARGEST = float(np.finfo(np.float32).max)
 _MANY = 100_000
 
@@ -41,34 +43,16 @@ class PublishedCircuit:
     wiring: Wiring
     scores: Scores
     in_graph: Mask
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    listed: int | None = None
+    """How many edges the file names; the others have score 0. None: it has all of them by its nature."""
+    sign: str = SIGN
+    """What the scores are, if anything is known of it."""
 
 
-def read_circuit(file: Path | str) -> PublishedCircuit:
-    """Read a MIB or EAP-IG ``.json``, plain or gzipped."""
-    path = Path(file)
-    try:
-        raw = path.read_bytes()
-        content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file '{file}'.") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"'{file}' cannot be read: {error}.") from error
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise InputError(f"'{file}' is not JSON: {error}.") from error
-    except RecursionError as error:
-        raise InputError(f"'{file}' is not a circuit: it is nested too deeply.") from error
-    return parse_circuit(content, str(file))
-
-
-def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
-    """The circuit in a parsed JSON document; `origin` is for messages."""
-    edges = content.get("edges") if isinstance(content, dict) else None
-    config = content.get("cfg") if isinstance(content, dict) else None
-    if not isinstance(edges, dict) or not isinstance(config, dict):
-        raise InputError(
-            f"'{origin}' is not a circuit: it needs the objects 'cfg' and 'edges' that MIB and EAP-IG write."
-        )
+def mib_circuit(content: Mapping[str, Any], origin: str) -> PublishedCircuit:
+    """The circuit in a parsed JSON document of MIB or EAP-IG; `origin` is for messages."""
+    config, edges = content["cfg"], content["edges"]
     shape = shape_of(config, origin)
     lacking = shape.n_edges - len(edges)
     if lacking > len(edges):  # a shape out of proportion to the file is not worth building
@@ -86,7 +70,8 @@ def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
     scores = np.empty(wiring.n_edges, dtype=np.float32)
     in_graph = np.zeros(wiring.n_edges, dtype=bool)
     for edge, (name, entry) in zip(ids, edges.items(), strict=True):
-        scores[edge] = _score(entry, name, origin)
+        known = isinstance(entry, dict)
+        scores[edge] = check_score(entry.get("score") if known else None, name, origin, entry)
         in_graph[edge] = entry.get("in_graph") is True
     return PublishedCircuit(wiring, scores, in_graph, plain_config(config))
 
@@ -94,12 +79,30 @@ def parse_circuit(content: Any, origin: str) -> PublishedCircuit:
 def shape_of(config: Mapping[str, Any], origin: str) -> Shape:
     """The shape that a file's ``cfg`` describes."""
     layers, heads = config.get("n_layers"), config.get("n_heads")
-    if not (_is_count(layers) and _is_count(heads)):
+    if not (is_count(layers) and is_count(heads)):
         raise InputError(
             f"'{origin}' does not say its model's shape: n_layers and n_heads in cfg should be whole numbers from "
             f"1 to {_MANY:,}."
         )
     return Shape(layers, heads, parallel=bool(config.get("parallel_attn_mlp", False)))
+
+
+def width_of(config: Mapping[str, Any]) -> int:
+    """The width of the residual stream, by whichever name a config has it; 0 where it does not say.
+
+    >>> width_of({"model_type": "gpt2", "n_embd": 768})
+    768
+    """
+    return next((config[name] for name in _WIDTHS if is_count(config.get(name))), 0)
+
+
+def check_score(score: Any, name: str, origin: str, entry: Any) -> float:
+    """A score, if it is a number; `entry` is what the file has in its place."""
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        raise InputError(f"'{origin}' has no score for the edge {name}: it says {entry!r}.")
+    if not abs(score) <= _LARGEST:
+        raise InputError(f"'{origin}' has the score {score} for the edge {name}: scores must be finite.")
+    return float(score)
 
 
 def plain_config(config: Mapping[Any, Any]) -> dict[str, Any]:
@@ -131,6 +134,7 @@ def import_circuit(
         task=task,
         prompts=1,
         levels=("edge",),
+        sign=circuit.sign,
         source=source,
         source_hash=hashlib.sha256(circuit.scores.tobytes()).hexdigest(),
     )
@@ -154,7 +158,11 @@ def import_circuit(
 
 
 def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str:
-    """The text of a MIB file: all edges with their scores, those of the circuit marked."""
+    """The text of a MIB file: all edges with their scores, those of the circuit marked.
+
+    The benchmark's loader builds its own graph from ``cfg``, which needs all four of its values, and looks up every
+    node and edge of the file in it.
+    """
     wiring, shape = circuit.wiring, circuit.wiring.shape
     if shape.inputs is not Inputs.SPLIT:
         raise InputError(
@@ -172,6 +180,7 @@ def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str
                 "n_layers": shape.layers,
                 "n_heads": shape.heads,
                 "parallel_attn_mlp": shape.parallel,
+                "d_model": width_of(config),
             },
             "nodes": {
                 name: {"in_graph": bool(inside)}
@@ -187,14 +196,14 @@ def mib_json(circuit: Circuit, scores: Scores, config: Mapping[str, Any]) -> str
     )
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def auto_circuit_json(circuit: Circuit) -> str:
+    """Edges and scores by auto-circuit's names, for the ``circuit_prune_scores(edges=...)`` of its models."""
+    names = spelled(
+        circuit.wiring.edge_names(circuit.edges).to_pylist(), "auto-circuit", circuit.wiring.shape.layers
+    )
+    return json.dumps(dict(zip(names, circuit.scores.astype(float).tolist(), strict=True)))
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether something is a number of layers or heads that a model can have."""
     return type(value) is int and 0 < value <= _MANY
-
-
-def _score(entry: Any, name: str, origin: str) -> float:
-    score = entry.get("score") if isinstance(entry, dict) else None
-    if not isinstance(score, int | float) or isinstance(score, bool):
-        raise InputError(f"'{origin}' has no score for the edge {name}: it says {entry!r}.")
-    if not abs(score) <= _LARGEST:
-        raise InputError(f"'{origin}' has the score {score} for the edge {name}: scores must be finite.")
-    return float(score)

@@ -6,7 +6,7 @@ from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan, parse_bytes
 from .planning import Planned, plan_extraction
-from .published import read_pt
+from .published import acdc_subgraph, read_pt
 from .quantised import convert_gguf
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -26,6 +26,7 @@ __all__ = [
     "Plan",
     "Planned",
     "Settings",
+    "acdc_subgraph",
     "convert_gguf",
     "convert_state_dict",
     "extract",

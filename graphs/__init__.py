@@ -24,7 +24,7 @@ from .compare import (
     side_by_side,
     weighted_jaccard,
 )
-from .convert import from_igraph, from_networkx, gexf, graphml, to_igraph, to_networkx
+from .convert import from_igraph, from_networkx, to_igraph, to_networkx
 from .errors import InputError, StoreError, did_you_mean, one_of
 from .measures import (
     Communities,
@@ -43,9 +43,12 @@ from .measures import (
     summary,
     width,
 )
+from .names import CONVENTIONS, Renamed, renamed, spelled
+from .programs import cytoscape, gexf, graphml, node_link
 from .wiring import KINDS, SLOTS, Inputs, Shape, Stage, Wiring
 
 __all__ = [
+    "CONVENTIONS",
     "KINDS",
     "SLOTS",
     "Circuit",
@@ -55,6 +58,7 @@ __all__ = [
     "Inputs",
     "Null",
     "Path",
+    "Renamed",
     "Shape",
     "Stage",
     "StoreError",
@@ -66,6 +70,7 @@ __all__ = [
     "check_threshold",
     "communities",
     "comparison",
+    "cytoscape",
     "density",
     "depth",
     "did_you_mean",
@@ -80,16 +85,19 @@ __all__ = [
     "minimum_cut",
     "needed_everywhere",
     "needed_for",
+    "node_link",
     "node_profile",
     "on_a_path",
     "one_of",
     "path_count",
     "rank_biased_overlap",
     "ranking",
+    "renamed",
     "rewired",
     "shared_heads",
     "side_by_side",
     "skip_lengths",
+    "spelled",
     "strongest_paths",
     "summary",
     "to_igraph",

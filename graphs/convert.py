@@ -8,8 +8,6 @@ With grouped inputs, the edges from a key/value head to its query heads are in t
 ``edge_id`` -1: they are needed for paths, and are no part of the circuit.
 """
 
-import io
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -68,22 +66,6 @@ def from_networkx(graph: "nx.MultiDiGraph[str]") -> Circuit:
     return _restore(
         graph.graph, [e.get("edge_id") for e in edges], [e.get("score") for e in edges], "networkx"
     )
-
-
-def graphml(circuit: Circuit) -> bytes:
-    """The circuit as GraphML, which keeps all of it."""
-    return _written(nx.write_graphml, circuit)
-
-
-def gexf(circuit: Circuit) -> bytes:
-    """The circuit as GEXF, for Gephi; what is said of the circuit as a whole is not in it."""
-    return _written(nx.write_gexf, circuit)
-
-
-def _written(write: Callable[..., None], circuit: Circuit) -> bytes:
-    content = io.BytesIO()
-    write(to_networkx(circuit), content)
-    return content.getvalue()
 
 
 def _restore(attributes: dict[str, Any], edges: list[Any], scores: list[Any], library: str) -> Circuit:

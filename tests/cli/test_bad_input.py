@@ -31,7 +31,8 @@ CALLS = {
     f"{TOP} -k 5 --prompt 7": "has no prompt 7; its prompts are 0 to 0.",
     f"{TOP} --effect 0.9": "has no measured curve at the level edge in the task ranking",
     f"{EXPORT} --to graphm -o {{tmp}}/x": (
-        "'graphm' is not a format: choose from mib, graphml, gexf, dot, csv, parquet. Did you mean 'graphml'?"
+        "'graphm' is not a format: choose from mib, auto-circuit, acdc, node-link, graphml, gexf, cytoscape, dot, csv, "
+        "parquet. Did you mean 'graphml'?"
     ),
     f"{EXPORT} --to csv -o {{tmp}}/no/x.csv": "Cannot write '{tmp}/no/x.csv': No such file or directory.",
     f"{EXPORT} --to csv -o {{tmp}}": "Cannot write '{tmp}': it is a folder; give the name of a file.",
@@ -57,6 +58,9 @@ CALLS = {
     "runs -s {tmp}": "The store '{tmp}' is empty; add a run with",
     "import {tmp}/none.json -s {tmp}/s": "There is no file '{tmp}/none.json'.",
     "import {tmp}/none.pt -s {tmp}/s": "There is no file '{tmp}/none.pt'.",
+    "import {circuit} -s {tmp}/s --layers 12": "its --layers and its --heads: give both",
+    "import {circuit} -s {tmp}/s --parallel": "its --layers and its --heads: give both",
+    "import {circuit} -s {tmp}/s --layers 12 --heads 8": "of a model of 12 layers x 12 heads, not of 12 layers x 8",
     "import {circuit} -s {tmp}/s --run a/b": "'a/b' cannot be the name of a run",
     "stats -s {store} --runs gpt2-small-ioi nobody -k 9": "has no run 'nobody'",
 }
@@ -85,7 +89,13 @@ def test_a_call_that_does_not_parse_has_status_2(cli, arguments):
     ("content", "message"),
     [
         ("not json", "is not JSON"),
-        ("[1, 2, 3]", "is not a circuit"),
+        (
+            "[1, 2, 3]",
+            "is not a circuit: it needs the objects 'cfg' and 'edges' of MIB and EAP-IG, scores by edge name",
+        ),
+        ('{"A0.0->MLP 0": 0.5, "A0.0->MPL 1": 1}', "'MPL 1' is not a component of a transformer"),
+        ('{"A0.0->MLP 0": 0.5}', "give --layers and --heads (its names need 1 and 1 at least)"),
+        ("digraph { a -> b }", "'<a>' is not a component of a transformer"),
         ('{"cfg": {"n_layers": 1, "n_heads": 1}, "nodes": {}, "edges": {}}', "lacks 8 of the 8 edges"),
         (
             '{"cfg": {"n_layers": 1, "n_heads": 1}, "edges": {"input->m0": {"score": 1}}}',

@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from corpus import CONTEXT, make_tokenizer
 from wirescope.cli import demo
+from wirescope.cli.app import EXPORTS
 from wirescope.data import EMBEDDED, LEVELS, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
+from wirescope.extract import read_pt
 from wirescope.graphs import from_networkx, top_k
 from wirescope.queries import QUESTIONS, parameters
 
@@ -157,7 +159,7 @@ def test_runs_may_be_given_one_by_one_or_together(cli, toy):
     assert together.out == apart.out
 
 
-@pytest.mark.parametrize("to", ["graphml", "gexf", "dot", "csv", "parquet", "mib"])
+@pytest.mark.parametrize("to", EXPORTS)
 def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published, to):
     out = tmp_path / f"circuit.{to}"
     result = cli("export", "--store", ioi_store, "--run", IOI, "--k", 200, "--to", to, "--out", out)
@@ -169,6 +171,17 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert from_networkx(nx.read_graphml(out, force_multigraph=True)) == circuit
     elif to == "gexf":
         assert {e["name"] for _, _, e in nx.read_gexf(out).edges(data=True)} == names
+    elif to == "acdc":
+        again = read_pt(out)
+        assert np.array_equal(np.flatnonzero(again.scores), circuit.edges)
+    elif to == "auto-circuit":
+        again = read_circuit(out, shape=circuit.wiring.shape)
+        assert np.array_equal(again.scores[circuit.edges], circuit.scores)
+        assert (again.listed, int((again.scores != 0).sum())) == (179, 179)
+    elif to == "node-link":
+        assert from_networkx(nx.node_link_graph(json.loads(out.read_text()), edges="edges")) == circuit
+    elif to == "cytoscape":
+        assert {e["data"]["name"] for e in json.loads(out.read_text())["elements"]["edges"]} == names
     elif to == "dot":
         assert out.read_text().count(" -> ") == 179
     elif to == "csv":
@@ -189,6 +202,36 @@ def test_a_circuit_exported_as_mib_imports_back_identically(cli, ioi_store, tmp_
     assert first.read_bytes() == second.read_bytes()
     parts = [pq.read_table(store / "edge_scores") for store in (ioi_store, tmp_path / "s")]
     assert parts[0].drop(["run"]).equals(parts[1].drop(["run"]))
+
+
+def test_a_part_of_a_circuit_is_imported_with_the_shape_of_its_model(cli, tmp_path):
+    file = tmp_path / "ioi.json"
+    file.write_text('{"Resid Start->A9.9.V": 0.5, "A9.9->A11.10.Q": -0.25, "A11.10->Resid End": 1}')
+    call = ("import", file, "-s", tmp_path / "s", "--layers", 12, "--heads", 12)
+    assert "3 edges of a model of 12 layers x 12 heads; the other 32,488 have score 0." in cli(*call).err
+    top = cli("top", "-s", tmp_path / "s", "-r", "ioi", "--mass", 1, "-f", "csv")
+    assert [(row["name"], float(row["score"])) for row in rows(top.out)] == [
+        ("a11.h10->logits", 1),
+        ("input->a9.h9<v>", 0.5),
+        ("a9.h9->a11.h10<q>", -0.25),
+    ]
+    out = tmp_path / "mib.json"
+    said = cli("export", "-s", tmp_path / "s", "-r", "ioi", "-k", 3, "--to", "mib", "-o", out).err
+    assert "d_model is 0 in the file" in said
+    assert int(read_circuit(out).in_graph.sum()) == 3
+
+
+def test_what_a_file_is_shows_in_its_content_not_in_its_name(cli, ioi_store, tmp_path):
+    """A drawing and JSON are told apart, whatever they are called."""
+    linked, plain = tmp_path / "a.gv", tmp_path / "b.txt"
+    cli("export", "-s", ioi_store, "-r", IOI, "-k", 200, "--to", "node-link", "-o", linked)
+    cli("export", "-s", ioi_store, "-r", IOI, "-k", 200, "--to", "mib", "-o", plain)
+    assert (
+        "179 edges of a model of 12 layers x 12 heads; the other"
+        in cli("import", linked, "-s", tmp_path / "s").err
+    )
+    assert "32,491 edges of a model" in cli("import", plain, "-s", tmp_path / "s").err
+    assert [run["run"] for run in rows(cli("runs", "-s", tmp_path / "s", "-f", "csv").out)] == ["a", "b.txt"]
 
 
 def test_a_question_can_be_asked_by_name(cli, ioi_store, toy):

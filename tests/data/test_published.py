@@ -193,6 +193,71 @@ def test_a_refused_file_leaves_no_store_behind(tmp_path, small):
     assert not (tmp_path / "s").exists()
 
 
+def as_the_benchmark_loads(text: str) -> tuple[dict[str, float], set[str], set[str]]:
+    """Scores by edge, marked edges and marked nodes, with all that the benchmark's own loader insists on.
+
+    It makes a graph from ``cfg`` alone (a missing number is an error, d_model as well: it makes room for neurons), then
+    looks up by name what the file lists: an unknown name is an error, and so is an entry without its values. What
+    the file does not list stays at 0, out of the graph.
+    """
+    content = json.loads(text)
+    config = content["cfg"]
+    layers, heads, width = config["n_layers"], config["n_heads"], config["d_model"]
+    assert all(type(number) is int and number >= 0 for number in (layers, heads, width))
+    assert type(config["parallel_attn_mlp"]) is bool
+    written, nodes, edges = ["input"], ["input"], []
+    for layer in range(layers):
+        attention = [f"a{layer}.h{head}" for head in range(heads)]
+        slots = [f"{head}<{letter}>" for head in attention for letter in "qkv"]
+        if config["parallel_attn_mlp"]:
+            edges += [f"{u}->{slot}" for u in written for slot in (*slots, f"m{layer}")]
+            written += attention
+        else:
+            edges += [f"{u}->{slot}" for u in written for slot in slots]
+            written += attention
+            edges += [f"{u}->m{layer}" for u in written]
+        written.append(f"m{layer}")
+        nodes += [*attention, f"m{layer}"]
+    edges += [f"{u}->logits" for u in written]
+    scores, marked, active = dict.fromkeys(edges, 0.0), set(), set()
+    for name, entry in content["nodes"].items():
+        assert name in (*nodes, "logits")
+        assert type(entry["in_graph"]) is bool
+        active |= {name} if entry["in_graph"] else set()
+    for name, entry in content["edges"].items():
+        assert name in scores
+        assert type(entry["score"]) is float
+        assert type(entry["in_graph"]) is bool
+        scores[name] = entry["score"]
+        marked |= {name} if entry["in_graph"] else set()
+    return scores, marked, active
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        ({"d_model": 64, "hidden_size": 1}, 64),
+        ({"model_type": "gpt2", "n_embd": 32, "n_layer": 9, "nested": {"a": [1]}}, 32),
+        ({"model_type": "llama", "hidden_size": 16, "num_key_value_heads": 1, "n_embd": None}, 16),
+        ({}, 0),
+    ],
+)
+@pytest.mark.parametrize("shape", [Shape(2, 2), Shape(3, 4, 2), Shape(2, 3, parallel=True)])
+def test_the_benchmarks_own_loader_takes_what_is_exported(config, width, shape):
+    """Whatever the run knows of its model: a run of MIB has its cfg, an extracted one the config of transformers."""
+    wiring = Wiring(shape)
+    scores = np.random.default_rng(0).normal(size=wiring.n_edges).astype(np.float32)
+    circuit = top_k(wiring, scores, wiring.n_edges // 3)
+    text = mib_json(circuit, scores, config)
+    loaded, marked, active = as_the_benchmark_loads(text)
+    names = wiring.edge_names().to_pylist()
+    assert list(loaded) == names  # and in the loader's order
+    assert np.array_equal(np.array(list(loaded.values()), dtype=np.float32), scores)
+    assert marked == set(circuit.table()["name"].to_pylist())
+    assert active == {wiring.node_names[node] for node in circuit.nodes}
+    assert json.loads(text)["cfg"]["d_model"] == width
+
+
 def test_only_split_inputs_fit_the_published_format():
     wiring = Wiring(Shape(1, 2, inputs=Inputs.MERGED))
     scores = np.ones(wiring.n_edges, dtype=np.float32)

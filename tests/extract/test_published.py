@@ -1,10 +1,17 @@
+import json
 import pickle
+from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from wirescope.extract import read_pt
-from wirescope.graphs import InputError
+from wirescope.data import MEMBERSHIP, parse_circuit
+from wirescope.extract import acdc_subgraph, read_pt
+from wirescope.graphs import InputError, Inputs, Shape, Wiring, spelled, top_k
+
+AUTO_CIRCUIT = json.loads((Path(__file__).parents[1] / "data" / "auto-circuit.json").read_text())
+"""What auto-circuit 1.0.1 itself calls the edges of a small model, by name and by module; see test_reading."""
 
 
 @pytest.fixture
@@ -99,3 +106,147 @@ def test_a_pt_file_cannot_run_code(tmp_path, capsys):
         with pytest.raises(InputError, match="not a circuit that torch can read safely"):
             read_pt(tmp_path / name)
     assert "this must not run" not in capsys.readouterr().out
+
+
+def prune_scores(variant: str) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(scores) for name, scores in AUTO_CIRCUIT[variant]["modules"].items()}
+
+
+@pytest.mark.parametrize("variant", AUTO_CIRCUIT)
+def test_prune_scores_are_the_same_circuit_as_the_names_of_auto_circuit(tmp_path, variant, cli):
+    torch.save(prune_scores(variant), tmp_path / "c.pt")
+    circuit = read_pt(tmp_path / "c.pt")
+    other = parse_circuit(
+        AUTO_CIRCUIT[variant]["edges"], "f", shape=Shape(2, 2, parallel=variant == "parallel")
+    )
+    assert circuit.wiring == other.wiring
+    assert np.array_equal(circuit.scores, other.scores)
+    torch.save({"IOI": {"EAP": prune_scores(variant)}}, tmp_path / "cache.pkl")
+    assert np.array_equal(read_pt(tmp_path / "cache.pkl").scores, circuit.scores)
+    said = cli("import", tmp_path / "cache.pkl", "--store", tmp_path / "s").err
+    assert (
+        f"Run 'cache' in '{tmp_path}/s': {len(AUTO_CIRCUIT[variant]['edges'])} edges of a model of 2 layers"
+        in said
+    )
+    assert ("the other 17 have score 0" in said) is (variant == "attention only")
+
+
+def test_true_and_false_prune_scores_are_a_circuit_without_scores(tmp_path):
+    torch.save({name: scores > 0 for name, scores in prune_scores("split").items()}, tmp_path / "c.pt")
+    circuit = read_pt(tmp_path / "c.pt")
+    above = {name for name, score in AUTO_CIRCUIT["split"]["edges"].items() if score > 0}
+    kept = circuit.wiring.edge_names(np.flatnonzero(circuit.scores)).to_pylist()
+    assert set(spelled(kept, "auto-circuit", 2)) == above
+    assert circuit.sign == MEMBERSHIP
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: {k: v.unsqueeze(0) for k, v in s.items()}, "for each token position in 'blocks.0.hook_k_input'"),
+        (lambda s: {"a": s, "b": {"c": s}}, r"has 2 sets of prune scores \(a; b, c\): save one of them"),
+        (lambda s: s | {"blocks.0.hook_z": torch.ones(2)}, "'blocks.0.hook_z', which is no input of a transf"),
+        (lambda s: s | {"blocks.0.hook_q_input": [1.0]}, "'blocks.0.hook_q_input', which is no input of a transf"),
+        (lambda s: s | {"blocks.0.hook_q_input": torch.tensor(1.0)}, r"of the shape \(\) for 'blocks.0.hook_q_input'"),
+        (lambda s: s | {"blocks.1.hook_k_input": torch.ones(3, 4)}, r"of the shape \(3, 4\) for 'blocks.1.hook_k"),
+        (lambda s: s | {"blocks.1.hook_mlp_in": torch.ones(99)}, "from 99 sources; a model of 2 layers x 2 hea"),
+        (lambda s: s | {"blocks.1.hook_mlp_in": torch.ones(7)}, "m1 does not read what m1 writes"),
+        (lambda s: s | {"blocks.1.hook_mlp_in": torch.ones(5)}, "has 45 of the 46 edges of a model of 2 layers"),
+        (lambda s: s | {"blocks.1.hook_mlp_in": torch.full((6,), torch.nan)}, "the score nan for the edge input->m1"),
+        (lambda s: {k: v for k, v in s.items() if "hook_resid" not in k}, "has 39 of the 46 edges"),
+        (lambda s: {k: v for k, v in s.items() if "input" not in k}, "has prune scores for no attention head"),
+    ],
+)  # fmt: skip
+def test_prune_scores_of_no_wiring_are_refused(tmp_path, change, message):
+    torch.save(change(prune_scores("split")), tmp_path / "c.pt")
+    with pytest.raises(InputError, match=message):
+        read_pt(tmp_path / "c.pt")
+
+
+def subgraph(layers: int, heads: int, kept: set[str]) -> OrderedDict:
+    """What ACDC's ``save_subgraph`` has of a model: its residual edges, and those inside its heads and MLPs."""
+    edges = OrderedDict()
+    names = Wiring(Shape(layers, heads)).edge_names().to_pylist()
+    for name, hooks in zip(names, spelled(names, "ACDC", layers), strict=True):
+        (sender, at), (receiver, to) = (part.rstrip("]").split("[") for part in hooks.split("->"))
+        numbers = [tuple(None if one == ":" else int(one) for one in index.split(", ")) for index in (at, to)]
+        edges[receiver, numbers[1], sender, numbers[0]] = name in kept
+    for layer in range(layers):
+        for head in range(heads):
+            for letter in "qkv":
+                place = (None, None, head)
+                inner = f"blocks.{layer}.attn.hook_{letter}"
+                edges[inner, place, f"blocks.{layer}.hook_{letter}_input", place] = True
+                edges[f"blocks.{layer}.attn.hook_result", place, inner, place] = True
+        edges[f"blocks.{layer}.hook_mlp_out", (None,), f"blocks.{layer}.hook_mlp_in", (None,)] = True
+    return edges
+
+
+PATH = ["input->a0.h1<v>", "a0.h1->m1", "m1->logits"]
+
+
+def test_a_subgraph_of_acdc_is_a_circuit_without_scores(tmp_path, cli):
+    edges = subgraph(2, 2, set(PATH))
+    torch.save(edges, tmp_path / "circuit.pth")
+    circuit = read_pt(tmp_path / "circuit.pth")  # all edges are there, so that they say the shape
+    assert circuit.wiring.shape == Shape(2, 2)
+    assert circuit.wiring.edge_names(np.flatnonzero(circuit.scores)).to_pylist() == PATH
+    # ACDC takes edges out as it goes: what is left is a part
+    torch.save({edge: True for edge, present in edges.items() if present}, tmp_path / "circuit.pth")
+    with pytest.raises(InputError, match="has 3 edges and does not say of how large a model"):
+        read_pt(tmp_path / "circuit.pth")
+    again = read_pt(tmp_path / "circuit.pth", shape=Shape(2, 2))
+    assert np.array_equal(again.scores, circuit.scores)
+    with pytest.raises(InputError, match="is of a model of 2 layers, not 3"):
+        read_pt(tmp_path / "circuit.pth", shape=Shape(3, 2))
+    call = ("import", tmp_path / "circuit.pth", "-s", tmp_path / "s", "--layers", 2, "--heads", 2)
+    assert (
+        "a circuit of 3 edges of a model of 2 layers x 2 heads without scores; these have 1" in cli(*call).err
+    )
+    assert "3 units requested at the level edge, 3 kept" in cli(
+        "top", "-s", tmp_path / "s", "-r", "circuit", "--threshold", 1
+    ).err  # fmt: skip
+
+
+def test_a_circuit_is_written_with_every_edge_that_acdc_asks_for(tmp_path):
+    """Its loader wants exactly the edges of its own graph."""
+    wiring = Wiring(Shape(2, 2))
+    scores = np.zeros(wiring.n_edges, dtype=np.float32)
+    scores[wiring.edge_ids(PATH)] = 1
+    (tmp_path / "c.pth").write_bytes(acdc_subgraph(top_k(wiring, scores, 3)))
+    assert torch.load(tmp_path / "c.pth", weights_only=True) == subgraph(2, 2, set(PATH))
+    assert np.array_equal(read_pt(tmp_path / "c.pth").scores, scores)
+    for shape, reason in (
+        (Shape(2, 2, inputs=Inputs.MERGED), "has merged inputs."),
+        (Shape(2, 2, parallel=True), "both at once"),
+    ):
+        other = Wiring(shape)
+        with pytest.raises(InputError, match=reason):
+            acdc_subgraph(top_k(other, np.ones(other.n_edges), 3))
+
+
+def test_an_input_that_is_cut_off_inside_its_head_takes_no_edge(tmp_path):
+    edges = subgraph(2, 2, set(PATH))
+    edges["blocks.0.attn.hook_v", (None, None, 1), "blocks.0.hook_v_input", (None, None, 1)] = False
+    torch.save(edges, tmp_path / "c.pth")
+    circuit = read_pt(tmp_path / "c.pth")
+    assert circuit.wiring.edge_names(np.flatnonzero(circuit.scores)).to_pylist() == PATH[1:]
+
+
+class TorchIndex:
+    """Stands for the class of ACDC that its pickles are full of."""
+
+
+def test_a_pickle_of_acdc_is_not_loaded_but_explained(tmp_path):
+    (tmp_path / "edges.pkl").write_bytes(pickle.dumps([(("a", TorchIndex(), "b", TorchIndex()), 0.1)]))
+    with pytest.raises(
+        InputError, match=r"a pickle of ACDC's save_edges.* save the circuit with exp\.save_subgraph"
+    ):
+        read_pt(tmp_path / "edges.pkl")
+
+
+@pytest.mark.parametrize("key", [(1, 2, 3, 4), ("a", None, "b", [1]), ("hook_embed", (None,), "x", (None,))])
+def test_other_dictionaries_of_four_are_refused(tmp_path, key):
+    torch.save({tuple(str(k) if isinstance(k, list) else k for k in key): True}, tmp_path / "c.pt")
+    with pytest.raises(InputError, match="is not a component of a transformer"):
+        read_pt(tmp_path / "c.pt")

@@ -1,5 +1,4 @@
 import io
-from xml.etree import ElementTree
 
 import networkx as nx
 import numpy as np
@@ -13,7 +12,6 @@ from wirescope.graphs import (
     Wiring,
     from_igraph,
     from_networkx,
-    gexf,
     graphml,
     to_igraph,
     to_networkx,
@@ -44,23 +42,6 @@ def test_both_libraries_see_the_same_graph(published):
     assert edge["score"] == other.edges["a9.h9", "a11.h10", "a9.h9->a11.h10<q>"]["score"]
     assert other.nodes["a9.h9"] == {"kind": "head", "layer": 9, "head": 9}
     assert other.nodes["m0"] == {"kind": "mlp", "layer": 0}
-
-
-def test_gexf_can_be_read_back(published):
-    circuit = top_k(published.wiring, published.scores, 50)
-    graph = nx.read_gexf(io.BytesIO(gexf(circuit)))
-    assert graph.number_of_edges() == circuit.kept
-    assert graph.nodes["a9.h9"]["layer"] == 9
-
-
-@pytest.mark.parametrize("write", [graphml, gexf])
-def test_every_edge_of_a_file_has_an_id_of_its_own(published, write):
-    """Programs drop an edge whose id they have seen."""
-    circuit = top_k(published.wiring, published.scores, 200)
-    ids = [
-        edge.get("id") for edge in ElementTree.fromstring(write(circuit)).iter() if edge.tag.endswith("}edge")
-    ]
-    assert len(set(ids)) == len(ids) == 179
 
 
 def test_a_graph_that_is_no_circuit_is_refused():
