@@ -5,7 +5,6 @@ columns. Cells that are no edge of the wiring (a later node to an earlier one) a
 It is read with ``weights_only=True``: tensors and plain containers, nothing that could run.
 """
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ def read_pt(file: Path | str) -> PublishedCircuit:
         content = torch.load(file, map_location=torch.get_default_device(), weights_only=True)
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise InputError(f"'{file}' is not a circuit that torch can read safely: {error}.") from error
+    except Exception as error:  # a broken file can make it fail in any way
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise InputError(f"'{file}' is not a circuit that torch can read safely: {reason}.") from error
     wanted = {"cfg": dict, "src_nodes": list, "dst_nodes": list, "edges_scores": torch.Tensor}
     for key, kind in wanted.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):

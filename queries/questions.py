@@ -29,8 +29,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _PLAIN = (
     *("boolean", "tinyint", "smallint", "integer", "bigint"),
     *("utinyint", "usmallint", "uinteger", "ubigint", "float", "double", "varchar"),
-    *("hugeint", "decimal"),
 )
+_DECIMAL = ("hugeint", "decimal")
+"""Decimals to Arrow, which are numbers again where they make a column."""
 
 
 def answer(connection: duckdb.DuckDBPyConnection, query: str, /, **given: Any) -> pa.Table:
@@ -82,7 +83,9 @@ def select(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
         if twice:
             raise InputError(f"Two columns of the answer are called '{twice[0]}'; tell them apart with AS.")
         odd = [
-            name for name, kind in zip(relation.columns, relation.types, strict=True) if not _is_plain(kind)
+            name
+            for name, kind in zip(relation.columns, relation.types, strict=True)
+            if kind.id not in _DECIMAL and not _is_plain(kind)
         ]
         if odd:
             columns = [_as_text(name) if name in odd else _identifier(name) for name in relation.columns]
@@ -152,14 +155,15 @@ def _identifier(name: str) -> str:
 
 
 def _without_decimals(rows: pa.Table) -> pa.Table:
-    """DuckDB's sums of whole numbers are decimals to Arrow: whole numbers again, and others as floats."""
-    fields = [
-        field.with_type(pa.int64() if field.type.scale == 0 else pa.float64())
-        if pa.types.is_decimal(field.type)
-        else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))
+    """DuckDB's sums of whole numbers are decimals to Arrow: whole numbers again where they fit, and floats else."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_decimal(field.type):
+            try:
+                column = rows[i].cast(pa.int64() if field.type.scale == 0 else pa.float64())
+            except pa.ArrowInvalid:
+                column = rows[i].cast(pa.float64())
+            rows = rows.set_column(i, field.name, column)
+    return rows
 
 
 @contextmanager

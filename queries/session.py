@@ -4,6 +4,7 @@
 extensions or be configured otherwise.
 """
 
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,7 +58,7 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             # for what does not fit in memory
-            "temp_directory": str(Path(tempfile.gettempdir()) / "wirescope"),
+            "temp_directory": str(Path(tempfile.gettempdir()) / f"wirescope-{_user()}"),
         }
     )
     connection.execute(f"set allowed_directories = [{_quoted(str(catalog.path.resolve()))}]")
@@ -72,6 +73,13 @@ def open_store(store: Path | str | Catalog) -> duckdb.DuckDBPyConnection:
     for view in VIEWS:
         connection.execute(f"create view {view} as {text(view)}")
     return connection
+
+
+def _user() -> int:
+    """Whose temporary files they are: on a shared machine, nobody can write into another's folder."""
+    return (
+        os.getuid() if hasattr(os, "getuid") else 0
+    )  # where there is no such number, each has a folder anyway
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:

@@ -284,13 +284,18 @@ def test_a_newer_schema_is_refused(toy_copy):
 
 
 def as_version_1(store: Path, run: str) -> None:
-    """Rewrite a run as the first version of the schema wrote it: prompts without the column of tokens."""
+    """Rewrite a run as the first version of the schema wrote it: no column of tokens, no checksums of parts."""
     record = store / f"runs/run={run}/run.json"
     content = json.loads(record.read_text()) | {"schema_version": 1}
+    for part in (part for parts in content["parts"].values() for part in parts):
+        del part["crc32"]
     for part in content["parts"]["prompts"]:
         file = store / part["file"]
         pq.write_table(
-            pq.read_table(file, partitioning=None).drop(["clean_tokens"]), file, store_schema=False
+            pq.read_table(file, partitioning=None).drop(["clean_tokens"]),
+            file,
+            store_schema=False,
+            write_page_checksum=True,
         )
         part["bytes"] = file.stat().st_size
     record.write_text(json.dumps(content))
