@@ -75,7 +75,7 @@ class Memory:
     """Which parts of a store this user has found whole on this machine, from one call to the next."""
 
     def __init__(self, store: Path, *, again: bool = False) -> None:
-        self._store, self._file = store, _cached(store)
+        self._store, self._file = store, _remembering(store)
         self._before: dict[str, Any] = {} if again else _read(self._file)
         self._now: dict[str, Any] = {}
 
@@ -110,14 +110,19 @@ def _looks(store: Path, part: Part) -> list[Any] | None:
     return [status.st_size, status.st_mtime_ns, status.st_ino, part.crc32]
 
 
-def _cached(store: Path) -> Path | None:
-    """The file that remembers a store; None where there is no cache folder."""
+def cache_folder() -> Path | None:
+    """Where this user's programs keep what they can do without; None where there is no such place."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        folder = given if given.is_absolute() else Path.home() / ".cache"
+        return (given if given.is_absolute() else Path.home() / ".cache") / "wirescope"
     except RuntimeError:  # a user without a home
         return None
-    return folder / "wirescope" / f"{hashlib.sha256(str(store.resolve()).encode()).hexdigest()[:32]}.json"
+
+
+def _remembering(store: Path) -> Path | None:
+    """The file that remembers a store."""
+    folder, name = cache_folder(), hashlib.sha256(str(store.resolve()).encode()).hexdigest()[:32]
+    return folder / f"{name}.json" if folder else None
 
 
 def _read(file: Path | None) -> dict[str, Any]:
@@ -136,7 +141,7 @@ def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
         return f"'{file}' has {size} bytes instead of {part.bytes}: it was cut short or replaced."
     try:
         schema = pq.read_schema(file)
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:  # a damaged footer can make it fail in any way
         return f"'{file}' is not a Parquet file ({error})."
     if not schema.equals(schema_of(table, version)):
         return f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}."
@@ -145,7 +150,7 @@ def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
             _read_pages(file)
         elif (crc32 := _crc32(file)) != part.crc32:
             return f"'{file}' is damaged: its CRC-32 is {crc32} instead of {part.crc32}."
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:
         return f"'{file}' is damaged ({error})."
     return None
 
@@ -156,7 +161,7 @@ def _inspected(store: Path, table: str, file: Path, version: int) -> Part | None
             return None
         rows = _read_pages(file)
         return _part(store, file, rows, file.stat().st_size, _crc32(file), version)
-    except (pa.ArrowException, OSError):
+    except Exception:  # a damaged file can make it fail in any way
         return None
 
 

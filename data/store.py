@@ -34,6 +34,16 @@ from .parts import Memory, inspect, troubles, write_part
 from .run import Curves, Part, Run, read_run
 from .schema import TABLES
 
+_CHECKED = pa.schema(
+    {
+        "run": pa.string(),
+        "files": pa.int64(),
+        "bytes": pa.int64(),
+        "state": pa.string(),
+        "trouble": pa.string(),
+    }
+)
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -91,13 +101,30 @@ def read_catalog(store: Path | str, *, again: bool = False) -> Catalog:
             memory.add(part for _, part in new)
             runs[name] = run
         except StoreError as error:
-            broken[name] = f"The run '{name}' cannot be read: {error}"
+            broken[name] = f"{_cannot(name)}{error}"
     memory.keep()
     if not (runs or unfinished or broken):
         raise InputError(
             f"The store '{store}' is empty; add a run with 'wirescope extract' or 'wirescope import'."
         )
     return Catalog(path, runs, tuple(unfinished), broken)
+
+
+def check_store(store: Path | str) -> pa.Table:
+    """Read everything again: every run with its files and bytes, its state, and what is wrong with it, if anything."""
+    catalog = read_catalog(store, again=True)
+    rows = []
+    for name in sorted({*catalog.runs, *catalog.unfinished, *catalog.broken}):
+        files = [file for table in TABLES for file in _files(catalog.path, table, name)]
+        trouble = catalog.broken.get(name, "").removeprefix(_cannot(name)) or None
+        state = "broken" if trouble else "whole" if name in catalog.runs else "not finished"
+        size = sum(file.stat().st_size for file in files)
+        rows.append({"run": name, "files": len(files), "bytes": size, "state": state, "trouble": trouble})
+    return pa.Table.from_pylist(rows, schema=_CHECKED)
+
+
+def _cannot(run: str) -> str:
+    return f"The run '{run}' cannot be read: "
 
 
 @contextmanager
