@@ -30,7 +30,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/curves.py
 	$(BIN)/python bench/figures.py
 
-fuzz: $(VENV)/dev.stamp  ## fuzz all that reads files of others, and SQL, for MINUTES=10 in all
+fuzz: $(VENV)/dev.stamp  ## fuzz all that reads files of others, and SQL, for MINUTES=10 of CPU time in all
 	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python fuzz/readers.py --minutes $(MINUTES)
 

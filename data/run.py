@@ -199,6 +199,7 @@ class Run:
     def _check(self) -> None:
         """Refuse what no run has; whatever it is is a TypeError or ValueError."""
         _check_types(self)
+        _check_types(self.shape)
         if not all(isinstance(level, str) for level in self.levels):
             raise TypeError(f"levels are {self.levels!r}")
         for what, count in (
@@ -219,7 +220,7 @@ def _check_types(record: Any) -> None:
     for name, kind in _types(record.__class__).items():
         value, origin = getattr(record, name), get_origin(kind)
         plain = kind if origin in (None, UnionType) else origin
-        if not isinstance(value, plain) or isinstance(value, bool):
+        if not isinstance(value, plain) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} is {value!r}")
         if isinstance(value, int) and not -1 << 63 <= value < 1 << 63:
             raise ValueError(f"{name} is {value!r}")

@@ -23,6 +23,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -43,31 +44,35 @@ def main() -> None:
     parser.add_argument(
         "targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default"
     )
-    parser.add_argument("--minutes", type=float, default=10, help="in all")
+    parser.add_argument("--minutes", type=float, default=10, help="of CPU time, in all")
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):
         parser.error(f"there is no target {', '.join(sorted(unknown))}: choose from {', '.join(TARGETS)}")
     targets = options.targets or list(TARGETS)
-    print(f"{'target':<10}{'executions':>12}{'CPU seconds':>13}   ")
+    print(f"{'target':<10}{'executions':>12}{'CPU seconds':>13}", flush=True)
     crashed = [name for name in targets if not watch(name, 60 * options.minutes / len(targets))]
     sys.exit(1 if crashed else 0)
 
 
 def watch(target: str, seconds: float) -> bool:
-    """Fuzz a target for so long, print a row of the table, and say whether it went well."""
-    command = [sys.executable, __file__, "--only", target, f"-max_total_time={max(1, round(seconds))}"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    log = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    runs = re.findall(r"number_of_executed_units:\s*(\d+)|^#(\d+)\s", log.stdout, flags=re.MULTILINE)
-    count = int(max(runs[-1])) if runs else 0
-    print(f"{target:<10}{count:>12,}{used:>13.0f}   {'crashed:' if log.returncode else ''}", flush=True)
-    if log.returncode:
-        print(log.stdout[-4000:], flush=True)
-    return log.returncode == 0
+    """Fuzz a target for so much CPU time, print a row of the table, and say whether it went well."""
+    begun, runs, used, crash = cpu_seconds(), 0, 0.0, ""
+    while used < seconds and not crash:
+        command = [sys.executable, __file__, "--only", target, f"-max_total_time={ceil(seconds - used)}"]
+        log = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        runs += sum(map(int, re.findall(r"number_of_executed_units: +(\d+)", log.stdout)))
+        used, crash = cpu_seconds() - begun, log.stdout[-4000:] if log.returncode else ""
+    print(f"{target:<10}{runs:>12,}{used:>13.0f}   {'crashed' if crash else ''}", flush=True)
+    print(crash, end="", flush=True)
+    return not crash
+
+
+def cpu_seconds() -> float:
+    """What all processes that were waited for have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def fuzz(target: str, options: list[str]) -> None:
