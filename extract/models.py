@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any
 
@@ -230,7 +231,7 @@ def _loaded(name: str, get: Callable[[], Any]) -> Any:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a broken file can make it fail in any way
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
+        reason = reason_of(error)
         if Path(_source(name)).is_dir():
             raise InputError(f"The model in '{name}' cannot be loaded: {reason}.") from error
         raise InputError(
@@ -240,6 +241,15 @@ def _loaded(name: str, get: Callable[[], Any]) -> Any:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def reason_of(error: Exception) -> str:
+    """Why something could not be loaded: the first line of what a library says, less its advice to trust the file."""
+    if isinstance(error, UnpicklingError):
+        return "it is damaged, or a pickle of more than tensors and plain values, which could run code"
+    if "trust_remote_code" in str(error):
+        return "it needs code of its own, which is never run: choose a model of one of the families"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
 
 
 def _fingerprint(folder: Path) -> str | None:

@@ -14,6 +14,7 @@ import torch
 
 from ..data import PublishedCircuit, plain_config, shape_of
 from ..graphs import InputError, Wiring
+from .models import reason_of
 
 
 def read_pt(file: Path | str) -> PublishedCircuit:
@@ -23,8 +24,9 @@ def read_pt(file: Path | str) -> PublishedCircuit:
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
     except Exception as error:  # a broken file can make it fail in any way
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-        raise InputError(f"'{file}' is not a circuit that torch can read safely: {reason}.") from error
+        raise InputError(
+            f"'{file}' is not a circuit that torch can read safely: {reason_of(error)}."
+        ) from error
     wanted = {"cfg": dict, "src_nodes": list, "dst_nodes": list, "edges_scores": torch.Tensor}
     for key, kind in wanted.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):
@@ -49,6 +51,7 @@ def _by_edge(wiring: Wiring, content: dict[str, Any], key: str, file: str) -> np
     if (
         not isinstance(matrix, torch.Tensor)
         or matrix.is_complex()
+        or matrix.is_meta  # which has a shape, and no numbers
         or matrix.shape != (len(rows), len(columns))
     ):
         raise InputError(

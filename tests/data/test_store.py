@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from wirescope.data import (
     SCHEMA_VERSION,
     TABLES,
@@ -352,12 +354,12 @@ def test_a_memory_that_is_lost_or_garbled_only_costs_time(toy_copy, tmp_path, mo
 
 def test_the_memory_is_in_the_cache_folder_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for given, folder in (
+    for place, folder in (
         ("", ".cache/wirescope"),
         ("relative", ".cache/wirescope"),
         (tmp_path / "x", "x/wirescope"),
     ):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(given))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
         assert cache_folder() == tmp_path / folder
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == tmp_path / ".cache/wirescope"
@@ -416,6 +418,11 @@ def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
         )
 
 
+NESTED: list = []
+for _ in range(600):
+    NESTED = [NESTED]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -429,6 +436,21 @@ def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
         {"parts": []},
         {"run": "another"},
         {"schema_version": "1"},
+        {"shape": {"layers": 2, "heads": True}},
+        {"shape": {"layers": 2.0, "heads": 2}},
+        {"shape": {"layers": 60_000, "heads": 60_000}},
+        {"prompts": True},
+        {"prompts": -1},
+        {"prompts": 2**31},
+        {"seed": 2**63},
+        {"steps": 2**40},
+        {"model": "\ud800"},
+        {"config": [1]},
+        {"parts": {"edges": [{"file": 5, "rows": 1, "bytes": 1}]}},
+        {"parts": {"edges": [{"file": "a", "rows": 1, "bytes": 1, "crc32": 5}]}},
+        {"curves": [{"ablation": "zero", "split": 5, "sizes": {}}]},
+        {"curves": [{"ablation": "zero", "split": None, "sizes": {"edge": {"task": [1e999]}}}]},
+        {"config": NESTED},
     ],
 )
 def test_a_broken_run_json_is_named(toy_copy, change):
@@ -438,6 +460,97 @@ def test_a_broken_run_json_is_named(toy_copy, change):
     catalog = read_catalog(toy_copy.path)
     assert list(catalog.runs) == ["sparse-ioi"]
     assert "run.json" in catalog.broken["dense-ioi"]
+
+
+oddities = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+PLACES = [
+    tuple(path.split())
+    for path in (
+        *(
+            "run",
+            "model",
+            "config",
+            "shape",
+            "shape layers",
+            "shape heads",
+            "shape kv_heads",
+            "shape parallel",
+        ),
+        *(
+            "shape inputs",
+            "shape other",
+            "prompts",
+            "levels",
+            "levels 0",
+            "steps",
+            "seed",
+            "task",
+            "versions",
+        ),
+        *(
+            "schema_version",
+            "finished",
+            "parts",
+            "parts edges",
+            "parts edges 0",
+            "parts edges 0 file",
+            "parts other",
+        ),
+        *("parts edges 0 rows", "parts edges 0 bytes", "parts edges 0 crc32", "curves", "curves 0", "other"),
+        *(
+            "curves 0 ablation",
+            "curves 0 split",
+            "curves 0 sizes",
+            "curves 0 sizes edge",
+            "curves 0 sizes edge task",
+        ),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> tuple[Path, str]:
+    """A run.json to change, and what was in it."""
+    store = tmp_path_factory.mktemp("odd") / "s"
+    with write_run(store, CALL) as writer:
+        writer.write_wiring(Wiring(TINY))
+    file = store / "runs/run=a/run.json"
+    curves = [{"ablation": "zero", "split": 0.5, "sizes": {"edge": {"task": [1, 8]}}}]
+    return file, json.dumps(json.loads(file.read_text()) | {"curves": curves})
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), oddities), min_size=1, max_size=3))
+@settings(max_examples=150)
+def test_no_run_json_makes_the_readers_crash(record, changes):
+    """A valid one with something odd in some places is refused by name, or the store can be asked."""
+    file, content = record[0], json.loads(record[1])
+    for place, oddity in changes:
+        at = content
+        for key in place[:-1]:
+            at = (
+                at[int(key)] if isinstance(at, list) and at else at.get(key) if isinstance(at, dict) else None
+            )
+        if isinstance(at, list) and at:
+            at[0] = oddity
+        elif isinstance(at, dict):
+            at[place[-1]] = oddity
+    file.write_text(json.dumps(content))
+    catalog = read_catalog(file.parents[2])
+    assert {*catalog.runs, *catalog.broken, *catalog.unfinished} == {"a"}
+    assert select(open_store(catalog), "from runs").num_rows == len(catalog.runs)
+    assert all("run=a" in trouble for trouble in catalog.broken.values())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_a_run_json_or_refused(tmp_path_factory, content):
+    record = tmp_path_factory.mktemp("odd") / "runs/run=a/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_bytes(content)
+    assert "run.json" in read_catalog(record.parents[2]).broken["a"]
 
 
 def test_a_newer_schema_is_refused(toy_copy):
