@@ -110,6 +110,8 @@ except SystemExit as exit_:
                 "write",
                 "top 1000 edges",
                 "mean |score| an edge",
+                "first look, all files read",
+                "later looks",
                 "wiring",
                 "igraph of all edges",
             ),
