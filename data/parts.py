@@ -78,19 +78,18 @@ class Memory:
         self._store, self._file = store, _remembering(store)
         self._before: dict[str, Any] = {} if again else _read(self._file)
         self._now: dict[str, Any] = {}
+        self._new: dict[str, Any] = {}
 
     def has(self, part: Part) -> bool:
         """Whether the part was found whole, and is still the same file."""
         looks = _looks(self._store, part)
-        if looks is None or self._before.get(part.file) != looks:
-            return False
-        self._now[part.file] = looks
-        return True
+        known = looks is not None and self._before.get(part.file) == looks
+        (self._now if known else self._new)[part.file] = looks
+        return known
 
-    def add(self, parts: Iterable[Part]) -> None:
-        """Remember parts that were found whole."""
-        for part in parts:
-            self._now[part.file] = _looks(self._store, part)
+    def add(self, part: Part) -> None:
+        """Remember a part that was found whole after `has` did not know it; as it looked then, before it was read."""
+        self._now[part.file] = self._new[part.file]
 
     def keep(self) -> None:
         """Write down what is new; where that cannot be done, parts are read again next time, and that is all."""

@@ -173,6 +173,9 @@ class Run:
         """The run of a ``run.json``; a text that is none, or a newer one, is an error that says why."""
         try:
             record = json.loads(text)
+            json.dumps(
+                record, ensure_ascii=False
+            ).encode()  # JSON can name half a character, which no text has
             newer = record["schema_version"] > SCHEMA_VERSION
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"it is not a run.json ({error!r}).") from error
@@ -209,7 +212,6 @@ class Run:
         ):
             if not 0 <= count < 1 << 31:  # ids are int32
                 raise ValueError(f"it has {count} {what}")
-        json.dumps(asdict(self), ensure_ascii=False).encode()  # half a character is no text
 
 
 _types = cache(get_type_hints)

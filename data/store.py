@@ -92,13 +92,16 @@ def read_catalog(store: Path | str, *, again: bool = False) -> Catalog:
             if run is None or run.finished is None:
                 unfinished.append(name)
                 continue
-            parts = _listed(run, name)
-            new = [(table, part) for table, part in parts if not memory.has(part)]
-            if found := list(troubles(path, new, run.schema_version).values()):
+            new = [(table, part) for table, part in _listed(run, name) if not memory.has(part)]
+            found = troubles(path, new, run.schema_version)
+            for _, part in new:
+                if path / part.file not in found:
+                    memory.add(part)
+            if found:
+                trouble, *others = found.values()
                 raise StoreError(
-                    found[0] + (f" So it is with {len(found) - 1} more of its files." if found[1:] else "")
+                    trouble + (f" So it is with {len(others)} more of its files." if others else "")
                 )
-            memory.add(part for _, part in new)
             runs[name] = run
         except StoreError as error:
             broken[name] = f"{_cannot(name)}{error}"
@@ -256,10 +259,10 @@ class RunWriter:
                     f"'{file}' was damaged since it was written; the same command does it again."
                 )
             self._known[file] = part
-        found: dict[str, tuple[Part, ...]] = {}
+        found: dict[str, list[Part]] = {}
         for table, file in files:
-            found[table] = (*found.get(table, ()), self._known[file])
-        return found
+            found.setdefault(table, []).append(self._known[file])
+        return {table: tuple(parts) for table, parts in found.items()}
 
     def _files(self, table: str) -> list[Path]:
         """The parts of a table, less those of curves that are not added yet."""

@@ -85,7 +85,8 @@ main({words!r})
         return process
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")  # for the server, which starts with the first process
+        # for the server, which starts with the first process: more threads would add in another order
+        patch.setenv("OMP_NUM_THREADS", "1")
         warm = begin(["--version"])
         warm.join()
         assert warm.exitcode == 0
