@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 SEED := 0
+MINUTES := 10
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench scale pair seeds clean
+.PHONY: help demo test lint bench scale fuzz pair seeds clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,6 +38,10 @@ smollm2: $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M, from
 
 scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
 	$(BIN)/python bench/scale.py
+
+fuzz: $(VENV)/dev.stamp  ## fuzz all that reads files of others, and SQL, for MINUTES=10 of CPU time in all
+	$(PIP) --editable '.[fuzz]'
+	$(BIN)/python fuzz/readers.py --minutes $(MINUTES)
 
 pair: $(VENV)/dev.stamp  ## train a small dense model, its sparse twin and a control, from SEED=0 (in pairs/)
 	$(BIN)/python pair/train.py --seed $(SEED)

@@ -7,14 +7,19 @@ turns in this very run, the best of several rounds each.
 """
 
 import argparse
+import os
+import shutil
 import tempfile
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from timing import heading, in_turns, peak, row
 from wirescope.data import TABLES, Run, read_catalog, write_run
+from wirescope.data.parts import troubles
 from wirescope.graphs import Circuit, Shape, Wiring, to_igraph, top_k
 from wirescope.queries import ask, open_store, select
 
@@ -30,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
         bench_store(Path(folder), options.prompts, options.rounds)
     bench_wiring(options.rounds)
 
@@ -83,6 +89,32 @@ def bench_store(folder: Path, prompts: int, rounds: int) -> None:
     times = in_turns([scan, top, largest, means, one_prompt], rounds)
     for name, seconds in zip(names, times, strict=True):
         row(name, f"{seconds:.3f} s", f"{seconds / times[0]:.2f} x scan")
+    bench_looks(folder, store, scan, rounds)
+
+
+def bench_looks(folder: Path, store: Path, scan: Callable[[], None], rounds: int) -> None:
+    """What it costs to see that no file is damaged: reading all of them once, and then remembering it."""
+
+    def first() -> None:
+        shutil.rmtree(folder / "cache" / "wirescope", ignore_errors=True)
+        read_catalog(store)
+
+    def later() -> None:
+        read_catalog(store)
+
+    def by_pages() -> None:
+        run = read_catalog(store).run(RUN)
+        listed = [(table, replace(part, crc32=None)) for table, parts in run.parts.items() for part in parts]
+        assert not troubles(store, listed, run.schema_version)
+
+    looks = {
+        "first look, all files read": first,
+        "later looks": later,
+        "first look, older schema": by_pages,
+    }
+    scan_time, *times = in_turns([scan, *looks.values()], rounds)
+    for name, seconds in zip(looks, times, strict=True):
+        row(name, f"{seconds:.4f} s", f"{seconds / scan_time:.3f} x scan")
 
 
 def bench_wiring(rounds: int) -> None:

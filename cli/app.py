@@ -558,6 +558,28 @@ def runs(store: Store, form: Form = None, out: Out = None) -> None:
 
 
 @app.command()
+def check(store: Store, form: Form = None, out: Out = None) -> None:
+    """Read every file of a store again, and say what is damaged.
+
+    Other commands read a file from end to end when they first see it, and
+    again when it has changed; this one finds what a disk has lost since.
+    The exit status is 1 if anything is broken.
+
+    Example: wirescope check -s circuits
+    """
+    from ..data import check_store
+
+    rows = check_store(store)
+    emit(rows, form, out)
+    if broken := rows["state"].to_pylist().count("broken"):
+        say(
+            f"wirescope: {broken} of {rows.num_rows} runs cannot be read; the command that made a run, given again, "
+            "does again what is damaged, and only that."
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
 def tasks(
     task: Annotated[str | None, typer.Argument(help="Print the pairs of this one.")] = None,
     model: Annotated[

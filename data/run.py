@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_origin, get_type_hints
@@ -25,6 +26,11 @@ class Part:
     file: str
     rows: int
     bytes: int
+    crc32: str | None = None
+    """Of the whole file, in hexadecimal; None before version 3."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +50,10 @@ class Curves:
             level: {ranking: tuple(map(int, some)) for ranking, some in dict(rankings).items()}
             for level, rankings in dict(record["sizes"]).items()
         }
-        split = record["split"]
-        return cls(
-            ablation=str(record["ablation"]), split=None if split is None else float(split), sizes=sizes
-        )
+        split = None if record["split"] is None else float(record["split"])
+        if split is not None and not 0 < split < 1:
+            raise ValueError(f"split is {split}")
+        return cls(ablation=str(record["ablation"]), split=split, sizes=sizes)
 
     @property
     def tag(self) -> str:
@@ -155,13 +161,21 @@ class Run:
 
     def to_json(self) -> str:
         """The text of ``run.json``."""
-        return json.dumps(asdict(self) | {"shape": self.shape.asdict()}, indent=2) + "\n"
+        parts = {
+            table: [{key: value for key, value in asdict(part).items() if value is not None} for part in some]
+            for table, some in self.parts.items()
+        }
+        plain = asdict(self) | {"shape": self.shape.asdict(), "parts": parts}
+        return json.dumps(plain, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Run":
         """The run of a ``run.json``; a text that is none, or a newer one, is an error that says why."""
         try:
             record = json.loads(text)
+            json.dumps(
+                record, ensure_ascii=False
+            ).encode()  # JSON can name half a character, which no text has
             newer = record["schema_version"] > SCHEMA_VERSION
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"it is not a run.json ({error!r}).") from error
@@ -180,18 +194,38 @@ class Run:
             }
             record["curves"] = tuple(map(Curves.from_plain, record.get("curves", ())))
             run = cls(**record)
-            run._check_types()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            run._check()
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise StoreError(f"it is not a run.json ({error!r}).") from error
         return run
 
-    def _check_types(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if get_origin(kind) in (None, UnionType) and not isinstance(value, kind):
-                raise TypeError(f"{name} is {value!r}")
+    def _check(self) -> None:
+        """Refuse what no run has; whatever it is is a TypeError or ValueError."""
+        _check_types(self)
+        _check_types(self.shape)
         if not all(isinstance(level, str) for level in self.levels):
             raise TypeError(f"levels are {self.levels!r}")
+        for what, count in (
+            ("prompts", self.prompts),
+            ("steps", self.steps or 0),
+            ("edges", self.shape.n_edges),
+        ):
+            if not 0 <= count < 1 << 31:  # ids are int32
+                raise ValueError(f"it has {count} {what}")
+
+
+_types = cache(get_type_hints)
+
+
+def _check_types(record: Any) -> None:
+    """Refuse a record whose values are not of the types that its class names, or too large for any column."""
+    for name, kind in _types(record.__class__).items():
+        value, origin = getattr(record, name), get_origin(kind)
+        plain = kind if origin in (None, UnionType) else origin
+        if not isinstance(value, plain) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(f"{name} is {value!r}")
+        if isinstance(value, int) and not -1 << 63 <= value < 1 << 63:
+            raise ValueError(f"{name} is {value!r}")
 
 
 def read_run(file: Path) -> Run:

@@ -7,7 +7,9 @@ scores are float32 with their bytes split into four streams, of which zstd compr
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+CHECKSUMS = 3
+"""The version that was the first to list the checksums of parts."""
 _ADDED = {2: {"prompts": ("clean_tokens",)}}
 """By version, the columns that it was the first to have."""
 

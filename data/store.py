@@ -10,14 +10,15 @@ call made again goes on with it: parts that are there are not written again. A l
 keeps a second writer out and goes away with the process that held it. Different runs share no file. Curves are
 added to a finished run: their parts are not listed, and so not read, before the last of them is there.
 
-Reading. `read_catalog` looks at every ``run.json`` and at the footer of every part that it lists, and
-sorts the runs into those that can be read, those that are not finished and those that are broken, with
-the file that is to blame. It reads no data: that is for DuckDB, or whatever else reads Parquet.
+Reading. `read_catalog` looks at every ``run.json`` and at every part that it lists, and sorts the runs into
+those that can be read, those that are not finished and those that are broken, with the file that is to
+blame. A part is read from end to end when it is first seen, and then taken for what it was. Data is for
+DuckDB, or whatever else reads Parquet.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,10 +30,19 @@ import pyarrow.parquet as pq
 
 from ..graphs import InputError, StoreError, Wiring, did_you_mean
 from .files import disk_errors, replacing
+from .parts import Memory, inspect, troubles, write_part
 from .run import Curves, Part, Run, read_run
-from .schema import TABLES, encodings, schema_of
+from .schema import TABLES
 
-ROW_GROUP = 1 << 18
+_CHECKED = pa.schema(
+    {
+        "run": pa.string(),
+        "files": pa.int64(),
+        "bytes": pa.int64(),
+        "state": pa.string(),
+        "trouble": pa.string(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -66,14 +76,15 @@ class Catalog:
         return [self.path / part.file for part in self.runs[run].parts.get(table, ())]
 
 
-def read_catalog(store: Path | str) -> Catalog:
-    """The runs of a store, each checked down to the footers of its files."""
+def read_catalog(store: Path | str, *, again: bool = False) -> Catalog:
+    """The runs of a store, each checked down to its files: those that are new, or all of them again."""
     path = Path(store)
     if not path.is_dir():
         raise InputError(
             f"There is no store at '{store}'; make one with 'wirescope extract' or 'wirescope import'."
         )
     runs, unfinished, broken = {}, [], {}
+    memory = Memory(path, again=again)
     for folder in sorted(path.glob("runs/run=*")):
         name = folder.name.removeprefix("run=")
         try:
@@ -81,16 +92,42 @@ def read_catalog(store: Path | str) -> Catalog:
             if run is None or run.finished is None:
                 unfinished.append(name)
                 continue
-            for trouble in _troubles(path, name, run).values():
-                raise StoreError(trouble)
+            new = [(table, part) for table, part in _listed(run, name) if not memory.has(part)]
+            found = troubles(path, new, run.schema_version)
+            for _, part in new:
+                if path / part.file not in found:
+                    memory.add(part)
+            if found:
+                trouble, *others = found.values()
+                raise StoreError(
+                    trouble + (f" So it is with {len(others)} more of its files." if others else "")
+                )
             runs[name] = run
         except StoreError as error:
-            broken[name] = f"The run '{name}' cannot be read: {error}"
+            broken[name] = f"{_cannot(name)}{error}"
+    memory.keep()
     if not (runs or unfinished or broken):
         raise InputError(
             f"The store '{store}' is empty; add a run with 'wirescope extract' or 'wirescope import'."
         )
     return Catalog(path, runs, tuple(unfinished), broken)
+
+
+def check_store(store: Path | str) -> pa.Table:
+    """Read everything again: every run with its files and bytes, its state, and what is wrong with it, if anything."""
+    catalog = read_catalog(store, again=True)
+    rows = []
+    for name in sorted({*catalog.runs, *catalog.unfinished, *catalog.broken}):
+        files = [file for table in TABLES for file in _files(catalog.path, table, name)]
+        trouble = catalog.broken.get(name, "").removeprefix(_cannot(name)) or None
+        state = "broken" if trouble else "whole" if name in catalog.runs else "not finished"
+        size = sum(file.stat().st_size for file in files)
+        rows.append({"run": name, "files": len(files), "bytes": size, "state": state, "trouble": trouble})
+    return pa.Table.from_pylist(rows, schema=_CHECKED)
+
+
+def _cannot(run: str) -> str:
+    return f"The run '{run}' cannot be read: "
 
 
 @contextmanager
@@ -101,10 +138,10 @@ def write_run(store: Path | str, run: Run) -> Iterator["RunWriter"]:
     run = Run.from_json(run.to_json())  # plain values, as they will be read back
     record = _record(path, run.run)
     with _locked(record.parent, run.run):
-        run = _resumed(path, record, run) if record.exists() else _started(record, run)
+        run, known = _resumed(path, record, run) if record.exists() else (_started(record, run), ())
         for left_over in path.glob(f"*/run={run.run}/.*.tmp"):
             left_over.unlink()
-        writer = RunWriter(path, run)
+        writer = RunWriter(path, run, known)
         yield writer
         writer.finish()
 
@@ -130,28 +167,39 @@ def _started(record: Path, run: Run) -> Run:
     return run
 
 
-def _resumed(store: Path, record: Path, run: Run) -> Run:
-    """The run as it is in the store, if it is of the same call; what is broken of it is there to be done again."""
+def _resumed(store: Path, record: Path, run: Run) -> tuple[Run, list[Part]]:
+    """The run as it is in the store, if it is of the same call, and its parts; those that are damaged are removed."""
     there = read_run(record)
     if changed := there.differs_from(run):
         raise InputError(
             f"The store '{store}' has a run '{run.run}' of another call already (not the same: "
             f"{', '.join(changed)}); choose another name with --run."
         )
-    broken = _troubles(store, run.run, there)
+    listed = _listed(there, run.run)
+    broken = troubles(store, listed, there.schema_version)
+    whole = [part for _, part in listed if store / part.file not in broken]
     if broken:
         there = replace(there, finished=None, parts={})
         _put(record, there.to_json())
-        for file in broken:
+    seen = {store / part.file for _, part in listed}
+    others = [(table, file) for table in TABLES for file in _files(store, table, run.run) if file not in seen]
+    for file, part in inspect(store, others, there.schema_version):
+        if part is None:
+            broken[file] = ""
+        else:
+            whole.append(part)
+    for file in broken:
+        with disk_errors(file):
             file.unlink(missing_ok=True)
-    return there
+    return there, whole
 
 
 class RunWriter:
     """Writes the parts of one run. Made by `write_run`, which holds the run's lock."""
 
-    def __init__(self, store: Path, run: Run) -> None:
+    def __init__(self, store: Path, run: Run, known: Iterable[Part] = ()) -> None:
         self._store, self.run = store, run
+        self._known = {store / part.file: part for part in known}
 
     @property
     def finished(self) -> bool:
@@ -166,23 +214,9 @@ class RunWriter:
         """Write a part, unless it is there already. Rows come sorted by their ids."""
         if self.has(table, shard, tag):
             return
-        schema = schema_of(table, self.run.schema_version)  # a run stays what it was begun as
-        encoded = encodings(schema)
-        others = [name for name in schema.names if name not in encoded]
         part = self._path(table, shard, tag)
-        with disk_errors(part):
-            part.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(part) as file:
-            pq.write_table(
-                rows.select(schema.names).cast(schema),
-                file,
-                row_group_size=ROW_GROUP,
-                compression="zstd",
-                use_dictionary=others or False,
-                column_encoding=encoded,
-                write_page_checksum=True,
-                store_schema=False,
-            )
+        # a run stays what it was begun as
+        self._known[part] = write_part(self._store, part, table, rows, self.run.schema_version)
 
     def read(self, table: str, columns: list[str], shard: int | None = None) -> pa.Table:
         """Columns of what is there of a table, or of one part."""
@@ -217,28 +251,31 @@ class RunWriter:
 
     def _parts(self) -> dict[str, tuple[Part, ...]]:
         """All parts of the run, by table."""
-        found = {}
-        for table in TABLES:
-            if files := self._files(table):
-                found[table] = tuple(
-                    Part(
-                        file.relative_to(self._store).as_posix(),
-                        pq.read_metadata(file).num_rows,
-                        file.stat().st_size,
-                    )
-                    for file in files
+        files = [(table, file) for table in TABLES for file in self._files(table)]
+        foreign = [(table, file) for table, file in files if file not in self._known]  # of other processes
+        for file, part in inspect(self._store, foreign, self.run.schema_version):
+            if part is None:
+                raise StoreError(
+                    f"'{file}' was damaged since it was written; the same command does it again."
                 )
-        return found
+            self._known[file] = part
+        found: dict[str, list[Part]] = {}
+        for table, file in files:
+            found.setdefault(table, []).append(self._known[file])
+        return {table: tuple(parts) for table, parts in found.items()}
 
     def _files(self, table: str) -> list[Path]:
         """The parts of a table, less those of curves that are not added yet."""
         tags = {"", *(curves.tag for curves in self.run.curves)}
-        files = sorted((self._store / table / f"run={self.run.run}").glob("part-*.parquet"))
-        return [file for file in files if _tag(file) in tags]
+        return [file for file in _files(self._store, table, self.run.run) if _tag(file) in tags]
 
     def _path(self, table: str, shard: int, tag: str = "") -> Path:
         name = f"part-{shard:05d}-{tag}" if tag else f"part-{shard:05d}"
         return self._store / table / f"run={self.run.run}" / f"{name}.parquet"
+
+
+def _files(store: Path, table: str, run: str) -> list[Path]:
+    return sorted((store / table / f"run={run}").glob("part-*.parquet"))
 
 
 def _tag(part: Path) -> str:
@@ -262,35 +299,17 @@ def check_path(store: Path) -> None:
         raise InputError(f"The path '{store}' reads as a pattern: choose one without * ? and [ for a store.")
 
 
-def _troubles(store: Path, name: str, run: Run) -> dict[Path, str]:
-    """The parts of a finished run that are not as its run.json says, and in what way."""
+def _listed(run: Run, name: str) -> list[tuple[str, Part]]:
+    """The parts that a run lists, with their tables; what is no part of the run of this name is an error."""
     if run.run != name:
         raise StoreError(f"its run.json is that of the run '{run.run}'.")
-    found = {}
-    for table, parts in run.parts.items():
-        for part in parts:
-            if table not in TABLES or not re.fullmatch(
-                rf"{table}/run={re.escape(name)}/part-\d+(-[0-9a-f]+)?\.parquet", part.file
-            ):
-                raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
-            if trouble := _trouble(store / part.file, table, part, run.schema_version):
-                found[store / part.file] = trouble
-    return found
-
-
-def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
-    if not file.is_file():
-        return f"'{file}' is missing."
-    size = file.stat().st_size
-    if size != part.bytes:
-        return f"'{file}' has {size} bytes instead of {part.bytes}: it was cut short or replaced."
-    try:
-        schema = pq.read_schema(file)
-    except (pa.ArrowException, OSError) as error:
-        return f"'{file}' is not a Parquet file ({error})."
-    if not schema.equals(schema_of(table, version)):
-        return f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}."
-    return None
+    listed = [(table, part) for table, parts in run.parts.items() for part in parts]
+    for table, part in listed:
+        if table not in TABLES or not re.fullmatch(
+            rf"{table}/run={re.escape(name)}/part-\d+(-[0-9a-f]+)?\.parquet", part.file
+        ):
+            raise StoreError(f"its run.json lists '{part.file}', which is no part of its {table}.")
+    return listed
 
 
 def _put(target: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any
 
@@ -141,8 +142,8 @@ def load_sketch(name: str, *, dtype: str = "auto", accelerator: bool = False) ->
     """A model without numbers, on the meta device: its shape, and the sizes of everything, from its config alone."""
     source = _source(name)
     _check_folder(name, Path(source), weights=False)
-    config = _loaded(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
-    family = _family(name, config.model_type)
+    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    family = family_of(name, config.model_type)
     if dtype == "auto":
         dtype = str(config.dtype or "float32").removeprefix("torch.") if accelerator else "float32"
     return sketch(config, name, getattr(torch, dtype), family, _tokenizer(name, source))
@@ -284,7 +285,7 @@ def attempt(name: str, get: Callable[[], Any]) -> Any:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a broken file can make it fail in any way
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
+        reason = reason_of(error)
         if Path(_source(name)).exists():
             raise InputError(f"The model in '{name}' cannot be loaded: {reason}.") from error
         raise InputError(
@@ -294,6 +295,15 @@ def attempt(name: str, get: Callable[[], Any]) -> Any:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def reason_of(error: Exception) -> str:
+    """Why something could not be loaded: the first line of what a library says, less its advice to trust the file."""
+    if isinstance(error, UnpicklingError):
+        return "it is damaged, or a pickle of more than tensors and plain values, which could run code"
+    if "trust_remote_code" in str(error):
+        return "it needs code of its own, which is never run: choose a model of one of the families"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
 
 
 def _fingerprint(folder: Path) -> str | None:

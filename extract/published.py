@@ -10,7 +10,6 @@ A file is read with ``weights_only=True``: tensors and plain containers, nothing
 """
 
 import io
-import pickle
 import re
 import warnings
 from collections import OrderedDict
@@ -25,6 +24,7 @@ import torch
 
 from ..data import PublishedCircuit, named_circuit, plain_config, shape_of
 from ..graphs import Circuit, InputError, Inputs, Shape, Wiring, spelled
+from .models import reason_of
 
 _INPUT = re.compile(r"blocks\.(\d{1,5})\.hook_(q_input|k_input|v_input|attn_in|mlp_in|resid_post)")
 
@@ -86,13 +86,15 @@ def _loaded(file: Path | str) -> Any:
             return torch.load(file, map_location=torch.get_default_device(), weights_only=True)
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a broken file can make it fail in any way
         if Path(file).is_file() and b"TorchIndex" in Path(file).read_bytes():
             raise InputError(
                 f"'{file}' is a pickle of ACDC's save_edges, which cannot be read safely: save the circuit with "
                 "exp.save_subgraph('circuit.pth')."
             ) from error
-        raise InputError(f"'{file}' is not a circuit that torch can read safely: {error}.") from error
+        raise InputError(
+            f"'{file}' is not a circuit that torch can read safely: {reason_of(error)}."
+        ) from error
 
 
 def _hook(name: Any, index: Any) -> str:
@@ -206,6 +208,7 @@ def _by_edge(wiring: Wiring, content: dict[str, Any], key: str, file: str) -> np
     if (
         not isinstance(matrix, torch.Tensor)
         or matrix.is_complex()
+        or matrix.is_meta  # which has a shape, and no numbers
         or matrix.shape != (len(rows), len(columns))
     ):
         raise InputError(

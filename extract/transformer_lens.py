@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..data import new_folder
 from ..graphs import InputError
-from .models import quiet_unless_terminal
+from .models import quiet_unless_terminal, reason_of
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model")
 
@@ -63,8 +63,9 @@ def read_state_dict(file: Path | str) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
     except Exception as error:  # a broken file can make it fail in any way
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-        raise InputError(f"'{file}' is not a state dict that can be read safely: {reason}.") from error
+        raise InputError(
+            f"'{file}' is not a state dict that can be read safely: {reason_of(error)}."
+        ) from error
     while isinstance(content, Mapping) and (inner := next((k for k in _CONTAINERS if k in content), None)):
         content = content[inner]
     if not isinstance(content, Mapping):

@@ -19,8 +19,9 @@ from ..graphs import InputError
 _PLAIN = (
     *("boolean", "tinyint", "smallint", "integer", "bigint"),
     *("utinyint", "usmallint", "uinteger", "ubigint", "float", "double", "varchar"),
-    *("hugeint", "decimal"),
 )
+_DECIMAL = ("hugeint", "decimal")
+"""Decimals to Arrow, which are numbers again where they make a column."""
 
 
 class Engine(Protocol):
@@ -71,8 +72,9 @@ class DuckDB:
             relation = self.relation(query)
             check_names(relation.columns)
             columns = list(zip(relation.columns, relation.types, strict=True))
-            if not all(_is_plain(kind) for _, kind in columns):
-                plain = [_identifier(name) if _is_plain(kind) else _as_text(name) for name, kind in columns]
+            odd = [name for name, kind in columns if kind.id not in _DECIMAL and not _is_plain(kind)]
+            if odd:
+                plain = [_as_text(name) if name in odd else _identifier(name) for name, _ in columns]
                 relation = relation.project(", ".join(plain))
             return plain_columns(relation.to_arrow_table())
 
@@ -133,14 +135,20 @@ def check_names(columns: Iterable[str]) -> None:
 
 
 def plain_columns(rows: pa.Table) -> pa.Table:
-    """All columns as ones that may be null, and without decimals: DuckDB's sums of whole numbers are some to Arrow."""
-    fields = []
-    for field in rows.schema.with_metadata(None):
-        kind = field.type
-        if pa.types.is_decimal(kind):
-            kind = pa.int64() if kind.scale == 0 else pa.float64()
-        fields.append(pa.field(field.name, kind))
-    return rows.cast(pa.schema(fields))
+    """All columns as ones that may be null, and without decimals: DuckDB's sums of whole numbers are some to Arrow.
+
+    They are whole numbers again where they fit, and floats else.
+    """
+    fields, columns = [], []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_decimal(field.type):
+            try:
+                column = column.cast(pa.int64() if field.type.scale == 0 else pa.float64())
+            except pa.ArrowInvalid:
+                column = column.cast(pa.float64())
+        fields.append(pa.field(field.name, column.type))
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def quoted(value: str) -> str:

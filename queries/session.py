@@ -4,6 +4,7 @@
 extensions or be configured otherwise.
 """
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable
@@ -63,7 +64,7 @@ def open_store(store: Path | str | Catalog, *, memory: str | None = None) -> duc
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             # for what does not fit in memory
-            "temp_directory": str(Path(tempfile.gettempdir()) / "wirescope"),
+            "temp_directory": str(Path(tempfile.gettempdir()) / f"wirescope-{_user()}"),
         }
     )
     connection.execute(f"set allowed_directories = [{quoted(str(catalog.path.resolve()))}]")
@@ -93,6 +94,13 @@ def _checked_memory(memory: str) -> str:
     if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)? ?[KMGT]i?B", memory, re.IGNORECASE):
         raise InputError(f"'{memory}' is no amount of memory: write a number and a unit, as 4GB or 500MB.")
     return memory
+
+
+def _user() -> int:
+    """Whose temporary files they are: on a shared machine, nobody can write into another's folder."""
+    return (
+        os.getuid() if hasattr(os, "getuid") else 0
+    )  # where there is no such number, each has a folder anyway
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:

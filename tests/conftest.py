@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 from wirescope.cli import main
-from wirescope.data import EMBEDDED, Run, import_circuit, read_circuit, write_run
+from wirescope.data import EMBEDDED, Run, import_circuit, parts, read_circuit, write_run
 from wirescope.graphs import Shape, Wiring
 
 settings.register_profile("wirescope", deadline=None, derandomize=True, print_blob=True)
@@ -43,6 +43,15 @@ class Toy:
     path: Path
     scores: dict[str, np.ndarray]  # by run: [prompt, edge]
     head_scores: dict[str, np.ndarray]  # by run: [prompt, node]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """What is remembered of the stores of tests is kept out of the user's own cache folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "cache_folder", lambda: folder)
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -127,6 +127,8 @@ for arguments in (["import", {str(EMBEDDED)!r}], ["sql", "runs", "--engine", "sp
                 "write",
                 "top 1000 edges",
                 "mean |score| an edge",
+                "first look, all files read",
+                "later looks",
                 "wiring",
                 "igraph of all edges",
             ),

@@ -495,6 +495,7 @@ def test_the_help_of_sql_says_what_every_question_needs(cli, monkeypatch):
         "explore",
         "export",
         "runs",
+        "check",
         "tasks",
         "models",
     ],

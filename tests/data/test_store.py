@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from wirescope.data import SCHEMA_VERSION, TABLES, Run, read_catalog, write_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wirescope.data import (
+    SCHEMA_VERSION,
+    TABLES,
+    Run,
+    check_store,
+    join_run,
+    parts,
+    read_catalog,
+    write_run,
+)
+from wirescope.data.parts import cache_folder  # before a fixture puts another in its place
 from wirescope.graphs import InputError, Shape, StoreError, Wiring
 from wirescope.queries import open_store, select
 
@@ -209,6 +222,17 @@ def replace_by_text(file: Path) -> None:
     file.write_bytes(b"x" * file.stat().st_size)
 
 
+def flip(file: Path, bit: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def flip_one(file: Path) -> None:
+    """One bit, in the middle of the first page."""
+    flip(file, 8 * 60)
+
+
 def wrong_columns(file: Path) -> None:
     """A file of the size that run.json says, so that only the columns give it away."""
     size = file.stat().st_size
@@ -223,6 +247,7 @@ def wrong_columns(file: Path) -> None:
         (truncate, "cut short or replaced"),
         (lambda file: file.write_bytes(b""), "has 0 bytes instead of"),
         (replace_by_text, "is not a Parquet file"),
+        (flip_one, "is damaged: its CRC-32 is"),
         (wrong_columns, "does not have the columns of edge_scores: it has a."),
         (Path.unlink, "is missing"),
     ],
@@ -236,6 +261,159 @@ def test_a_broken_file_is_named_and_the_rest_is_readable(toy_copy, damage, reaso
     assert reason in catalog.broken["dense-ioi"]
     with pytest.raises(StoreError, match=r"part-00001\.parquet"):
         catalog.run("dense-ioi")
+
+
+def test_no_flipped_bit_goes_unnoticed(toy_copy):
+    file = toy_copy.path / PART
+    whole = file.read_bytes()
+    for bit in np.random.default_rng(0).choice(8 * len(whole), 60, replace=False).tolist():
+        flip(file, bit)
+        assert str(file) in read_catalog(toy_copy.path).broken["dense-ioi"]
+        file.write_bytes(whole)
+    assert "dense-ioi" in read_catalog(toy_copy.path).runs
+
+
+def test_without_a_listed_checksum_a_flipped_bit_is_noticed_by_those_of_pages(toy_copy):
+    as_version_1(toy_copy.path, "dense-ioi")
+    file = toy_copy.path / PART
+    whole, rows = file.read_bytes(), pq.read_table(file)
+    noticed = 0
+    for bit in range(0, 8 * len(whole), 41):
+        flip(file, bit)
+        if trouble := read_catalog(toy_copy.path).broken.get("dense-ioi"):
+            assert str(file) in trouble
+            noticed += 1
+        else:  # a statistic, say, or who wrote the file
+            assert pq.read_table(file).equals(rows)
+        file.write_bytes(whole)
+    assert noticed > 20
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The files that were read from end to end."""
+    found = []
+    crc32 = parts._crc32
+    monkeypatch.setattr(parts, "_crc32", lambda file: (found.append(file.name), crc32(file))[1])
+    return found
+
+
+def test_a_part_is_read_when_it_is_new_and_when_it_changes(toy_copy, tmp_path, reads):
+    read_catalog(toy_copy.path)
+    files = len(list(toy_copy.path.rglob("*.parquet")))
+    assert len(reads) == files
+    read_catalog(toy_copy.path)
+    assert len(reads) == files
+    os.utime(toy_copy.path / PART, ns=(1, 1))
+    read_catalog(toy_copy.path)
+    assert reads[files:] == [Path(PART).name]
+    copy = toy_copy.path / "copy"  # the same bytes and time in another file
+    shutil.copy2(toy_copy.path / PART, copy)
+    copy.replace(toy_copy.path / PART)
+    read_catalog(toy_copy.path)
+    assert reads[files + 1 :] == [Path(PART).name]
+    read_catalog(toy_copy.path)
+    assert len(reads) == files + 2
+    read_catalog(toy_copy.path, again=True)
+    assert len(reads) == 2 * files + 2
+    shutil.move(toy_copy.path, tmp_path / "elsewhere")
+    read_catalog(tmp_path / "elsewhere")
+    assert len(reads) == 3 * files + 2
+
+
+def test_of_a_broken_run_what_is_whole_is_not_read_again(toy_copy, reads):
+    for part in (0, 1):
+        flip_one(toy_copy.path / f"edge_scores/run=dense-ioi/part-0000{part}.parquet")
+    assert "So it is with 1 more of its files." in read_catalog(toy_copy.path).broken["dense-ioi"]
+    before = len(reads)
+    read_catalog(toy_copy.path)
+    assert sorted(reads[before:]) == ["part-00000.parquet", "part-00001.parquet"]
+
+
+def test_what_a_disk_lost_without_a_trace_is_found_by_reading_again(toy_copy):
+    file = toy_copy.path / PART
+    read_catalog(toy_copy.path)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    with file.open("r+b") as content:  # the same file, at the same time
+        content.seek(60)
+        content.write(b"!")
+    os.utime(file, ns=times)
+    assert "dense-ioi" in read_catalog(toy_copy.path).runs
+    assert str(file) in read_catalog(toy_copy.path, again=True).broken["dense-ioi"]
+    assert str(file) in read_catalog(toy_copy.path).broken["dense-ioi"]  # and not forgotten
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"5", b"\xff", b'{"a": [1, 2]}', b"[" * 100_000])
+def test_a_memory_that_is_lost_or_garbled_only_costs_time(toy_copy, tmp_path, monkeypatch, reads, content):
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(parts, "cache_folder", lambda: folder)
+    read_catalog(toy_copy.path)
+    (memory,) = folder.iterdir()
+    memory.write_bytes(content)
+    before = len(reads)
+    assert not read_catalog(toy_copy.path).broken
+    assert len(reads) == 2 * before
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    assert not read_catalog(toy_copy.path).broken
+    monkeypatch.setattr(parts, "cache_folder", lambda: None)
+    assert not read_catalog(toy_copy.path).broken
+    assert len(reads) == 4 * before
+
+
+def test_the_memory_is_in_the_cache_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place, folder in (
+        ("", ".cache/wirescope"),
+        ("relative", ".cache/wirescope"),
+        (tmp_path / "x", "x/wirescope"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+        assert cache_folder() == tmp_path / folder
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / ".cache/wirescope"
+
+
+def test_a_part_that_was_damaged_before_the_run_was_finished_is_not_listed_as_it_is(tmp_path):
+    """The checksum is that of what was written, not of what was found on the disk later."""
+    store = tmp_path / "s"
+    with write_run(store, CALL) as writer:
+        writer.write("edge_scores", scores([1] * 8))
+        flip_one(store / "edge_scores/run=a/part-00000.parquet")
+    assert "part-00000.parquet' is damaged" in read_catalog(store).broken["a"]
+
+
+def test_a_part_of_another_process_that_was_damaged_is_not_listed(tmp_path):
+    store = tmp_path / "s"
+    with (
+        pytest.raises(StoreError, match=r"part-00001\.parquet' was damaged since it was written"),
+        write_run(store, CALL) as writer,
+    ):
+        writer.write("edge_scores", scores([1] * 8), 0)
+        join_run(store, "a").write("edge_scores", scores([2] * 8), 1)
+        flip_one(store / "edge_scores/run=a/part-00001.parquet")
+    with write_run(store, CALL) as writer:
+        assert [writer.has("edge_scores", shard) for shard in (0, 1)] == [True, False]
+
+
+def test_checking_a_store_tells_what_is_whole_unfinished_and_broken(toy_copy):
+    with pytest.raises(KeyboardInterrupt), write_run(toy_copy.path, CALL) as writer:
+        writer.write("edge_scores", scores([1] * 8))
+        raise KeyboardInterrupt
+    flip_one(toy_copy.path / PART)
+    rows = {row["run"]: row for row in check_store(toy_copy.path).to_pylist()}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "a": "not finished",
+        "dense-ioi": "broken",
+        "sparse-ioi": "whole",
+    }
+    assert rows["dense-ioi"]["trouble"].startswith(f"'{toy_copy.path / PART}' is damaged")
+    assert rows["sparse-ioi"]["trouble"] is None
+    files = list(toy_copy.path.glob("*/run=sparse-ioi/*.parquet"))
+    assert (rows["sparse-ioi"]["files"], rows["sparse-ioi"]["bytes"]) == (
+        len(files),
+        sum(file.stat().st_size for file in files),
+    )
 
 
 def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
@@ -262,6 +440,20 @@ def test_a_run_cannot_point_outside_its_own_folders(toy_copy):
         {"parts": []},
         {"run": "another"},
         {"schema_version": "1"},
+        {"shape": {"layers": 2, "heads": True}},
+        {"shape": {"layers": 2.0, "heads": 2}},
+        {"shape": {"layers": 60_000, "heads": 60_000}},
+        {"prompts": True},
+        {"prompts": -1},
+        {"prompts": 2**31},
+        {"seed": 2**63},
+        {"steps": 2**40},
+        {"model": "\ud800"},
+        {"config": [1]},
+        {"parts": {"edges": [{"file": 5, "rows": 1, "bytes": 1}]}},
+        {"parts": {"edges": [{"file": "a", "rows": 1, "bytes": 1, "crc32": 5}]}},
+        {"curves": [{"ablation": "zero", "split": 5, "sizes": {}}]},
+        {"curves": [{"ablation": "zero", "split": None, "sizes": {"edge": {"task": [1e999]}}}]},
     ],
 )
 def test_a_broken_run_json_is_named(toy_copy, change):
@@ -271,6 +463,97 @@ def test_a_broken_run_json_is_named(toy_copy, change):
     catalog = read_catalog(toy_copy.path)
     assert list(catalog.runs) == ["sparse-ioi"]
     assert "run.json" in catalog.broken["dense-ioi"]
+
+
+oddities = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+PLACES = [
+    tuple(path.split())
+    for path in (
+        *(
+            "run",
+            "model",
+            "config",
+            "shape",
+            "shape layers",
+            "shape heads",
+            "shape kv_heads",
+            "shape parallel",
+        ),
+        *(
+            "shape inputs",
+            "shape other",
+            "prompts",
+            "levels",
+            "levels 0",
+            "steps",
+            "seed",
+            "task",
+            "versions",
+        ),
+        *(
+            "schema_version",
+            "finished",
+            "parts",
+            "parts edges",
+            "parts edges 0",
+            "parts edges 0 file",
+            "parts other",
+        ),
+        *("parts edges 0 rows", "parts edges 0 bytes", "parts edges 0 crc32", "curves", "curves 0", "other"),
+        *(
+            "curves 0 ablation",
+            "curves 0 split",
+            "curves 0 sizes",
+            "curves 0 sizes edge",
+            "curves 0 sizes edge task",
+        ),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> tuple[Path, str]:
+    """A run.json to change, and what was in it."""
+    store = tmp_path_factory.mktemp("odd") / "s"
+    with write_run(store, CALL) as writer:
+        writer.write_wiring(Wiring(TINY))
+    file = store / "runs/run=a/run.json"
+    curves = [{"ablation": "zero", "split": 0.5, "sizes": {"edge": {"task": [1, 8]}}}]
+    return file, json.dumps(json.loads(file.read_text()) | {"curves": curves})
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), oddities), min_size=1, max_size=3))
+@settings(max_examples=150)
+def test_no_run_json_makes_the_readers_crash(record, changes):
+    """A valid one with something odd in some places is refused by name, or the store can be asked."""
+    file, content = record[0], json.loads(record[1])
+    for place, oddity in changes:
+        at = content
+        for key in place[:-1]:
+            at = (
+                at[int(key)] if isinstance(at, list) and at else at.get(key) if isinstance(at, dict) else None
+            )
+        if isinstance(at, list) and at:
+            at[0] = oddity
+        elif isinstance(at, dict):
+            at[place[-1]] = oddity
+    file.write_text(json.dumps(content))
+    catalog = read_catalog(file.parents[2])
+    assert {*catalog.runs, *catalog.broken, *catalog.unfinished} == {"a"}
+    assert select(open_store(catalog), "from runs").num_rows == len(catalog.runs)
+    assert all("run=a" in trouble for trouble in catalog.broken.values())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_a_run_json_or_refused(tmp_path_factory, content):
+    record = tmp_path_factory.mktemp("odd") / "runs/run=a/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_bytes(content)
+    assert "run.json" in read_catalog(record.parents[2]).broken["a"]
 
 
 def test_a_newer_schema_is_refused(toy_copy):
@@ -284,13 +567,18 @@ def test_a_newer_schema_is_refused(toy_copy):
 
 
 def as_version_1(store: Path, run: str) -> None:
-    """Rewrite a run as the first version of the schema wrote it: prompts without the column of tokens."""
+    """Rewrite a run as the first version of the schema wrote it: no column of tokens, no checksums of parts."""
     record = store / f"runs/run={run}/run.json"
     content = json.loads(record.read_text()) | {"schema_version": 1}
+    for part in (part for some in content["parts"].values() for part in some):
+        del part["crc32"]
     for part in content["parts"]["prompts"]:
         file = store / part["file"]
         pq.write_table(
-            pq.read_table(file, partitioning=None).drop(["clean_tokens"]), file, store_schema=False
+            pq.read_table(file, partitioning=None).drop(["clean_tokens"]),
+            file,
+            store_schema=False,
+            write_page_checksum=True,
         )
         part["bytes"] = file.stat().st_size
     record.write_text(json.dumps(content))
@@ -324,7 +612,7 @@ def test_a_run_without_a_run_json_is_not_finished(toy_copy):
     assert read_catalog(toy_copy.path).unfinished == ("dense-ioi",)
 
 
-@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+@pytest.mark.parametrize("damage", [truncate, Path.unlink, flip_one])
 def test_a_broken_run_is_mended_by_the_same_call(tmp_path, damage):
     store = tmp_path / "s"
     for attempt in range(2):
@@ -337,6 +625,30 @@ def test_a_broken_run_is_mended_by_the_same_call(tmp_path, damage):
             assert "part-00001" in read_catalog(store).broken["a"]
     assert read_catalog(store).run("a").finished
     assert set(pq.read_table(store / "edge_scores")["score"].to_pylist()) == {1.0, 3.0}
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_one, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("version", [2, SCHEMA_VERSION])
+def test_a_broken_part_of_a_run_that_is_not_finished_is_done_again(tmp_path, damage, version):
+    store, call = tmp_path / "s", replace(CALL, schema_version=version)
+    with pytest.raises(KeyboardInterrupt), write_run(store, call) as writer:
+        for shard in (0, 1):
+            writer.write("edge_scores", scores([shard] * 8), shard)
+        raise KeyboardInterrupt
+    whole = contents(store)
+    damage(store / "edge_scores/run=a/part-00001.parquet")
+    with write_run(store, call) as writer:
+        assert [writer.has("edge_scores", shard) for shard in (0, 1)] == [True, False]
+        writer.write("edge_scores", scores([1] * 8), 1)
+    assert contents(store) == whole
+    listed = read_catalog(store).run("a").parts["edge_scores"]
+    assert [part.crc32 is None for part in listed] == [version < 3] * 2
+
+
+def test_the_listed_checksum_is_that_of_the_file(toy):
+    for run in read_catalog(toy.path).runs.values():
+        for part in (part for some in run.parts.values() for part in some):
+            assert part.crc32 == f"{zlib.crc32((toy.path / part.file).read_bytes()):08x}"
 
 
 def test_a_path_that_reads_as_a_pattern_is_refused(tmp_path):

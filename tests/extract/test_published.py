@@ -1,3 +1,4 @@
+import io
 import json
 import pickle
 from collections import OrderedDict
@@ -6,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from wirescope.data import MEMBERSHIP, parse_circuit
 from wirescope.extract import acdc_subgraph, read_pt
 from wirescope.graphs import InputError, Inputs, Shape, Wiring, spelled, top_k
@@ -249,4 +252,87 @@ def test_a_pickle_of_acdc_is_not_loaded_but_explained(tmp_path):
 def test_other_dictionaries_of_four_are_refused(tmp_path, key):
     torch.save({tuple(str(k) if isinstance(k, list) else k for k in key): True}, tmp_path / "c.pt")
     with pytest.raises(InputError, match="is not a component of a transformer"):
+        read_pt(tmp_path / "c.pt")
+
+
+def small() -> dict:
+    """A circuit of a model of one layer and one head."""
+    sources, destinations = ["input", "a0.h0", "m0"], ["a0.h0<q>", "a0.h0<k>", "a0.h0<v>", "m0", "logits"]
+    scores = torch.ones(len(sources), len(destinations))
+    return {
+        "cfg": {"n_layers": 1, "n_heads": 1},
+        "src_nodes": sources,
+        "dst_nodes": destinations,
+        "edges_scores": scores,
+        "edges_in_graph": scores > 0,
+    }
+
+
+def saved(content, **options) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, **options)
+    return file.getvalue()
+
+
+WHOLE = [saved(small()), saved(small(), _use_new_zipfile_serialization=False), pickle.dumps({"cfg": 1}, 2)]
+
+
+def read_or_refused(folder, content: bytes) -> None:
+    (folder / "c.pt").write_bytes(content)
+    try:
+        circuit = read_pt(folder / "c.pt")
+    except InputError as error:
+        assert str(error).startswith(f"'{folder / 'c.pt'}' ")
+    else:
+        assert np.isfinite(circuit.scores).all()
+
+
+@given(
+    st.sampled_from(WHOLE),
+    st.lists(st.tuples(st.integers(0), st.binary(max_size=4), st.integers(0, 4)), max_size=4),
+)
+@settings(max_examples=300)
+@pytest.mark.filterwarnings("ignore")  # torch warns of the protocol of a pickle that is none
+def test_any_bytes_are_a_pt_file_or_refused(tmp_path_factory, content, changes):
+    """Whole files, of which some bytes are replaced by others, or more, or fewer."""
+    for place, some, length in changes:
+        at = place % len(content) if content else 0
+        content = content[:at] + some + content[at + length :]
+    read_or_refused(tmp_path_factory.mktemp("pt"), content)
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+tensors = st.sampled_from(
+    [
+        torch.zeros(3, 5),
+        torch.full((3, 5), float("nan")),
+        torch.zeros(0),
+        torch.zeros(3, 5, dtype=torch.complex64),
+        torch.zeros(3, 5).to_sparse(),
+        torch.tensor(5),
+        torch.zeros(3, 5, device="meta"),
+    ]
+)
+odd = plain | tensors | st.lists(plain, max_size=5) | st.dictionaries(plain, plain, max_size=3)
+
+
+@given(
+    st.sampled_from([*small(), "cfg n_layers", "cfg n_heads", "cfg other", "src_nodes 0", "dst_nodes 4"]), odd
+)
+@settings(max_examples=300)
+@pytest.mark.filterwarnings("ignore")
+def test_no_content_of_a_pt_file_makes_the_reader_crash(tmp_path_factory, place, oddity):
+    content = small()
+    key, _, inner = place.partition(" ")
+    if inner:
+        content[key][int(inner) if inner.isdigit() else inner] = oddity
+    else:
+        content[key] = oddity
+    read_or_refused(tmp_path_factory.mktemp("pt"), saved(content))
+
+
+def test_a_pickle_that_ends_too_early_is_refused(tmp_path):
+    """Found by fuzzing: torch's unpickler looks for the top of an empty stack."""
+    (tmp_path / "c.pt").write_bytes(b"\x80\x02q}X")
+    with pytest.raises(InputError, match="not a circuit that torch can read safely"):
         read_pt(tmp_path / "c.pt")

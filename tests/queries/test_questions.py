@@ -279,6 +279,13 @@ def test_answers_have_types_that_every_format_holds(connection):
     ]
 
 
+def test_whole_numbers_that_are_too_large_for_a_column_are_floats_and_in_lists_text(connection):
+    query = "select sum(10::hugeint ** 30) as total, [1::hugeint, 2] as list, {'x': 1.5} as s from range(2)"
+    assert select(connection, query).to_pylist() == [{"total": 2e30, "list": "[1, 2]", "s": "{'x': 1.5}"}]
+    query = "select 170141183460469231731687303715884105727::hugeint as huge, 5::hugeint as small"
+    assert select(connection, query).to_pylist() == [{"huge": 2.0**127, "small": 5}]
+
+
 def test_an_ordered_answer_stays_ordered(ioi):
     """Also where a column has to be turned into text."""
     query = "select edge_id, interval (edge_id) day as i from edges order by edge_id * 7919 % 32491"
