@@ -43,27 +43,25 @@ strengths as (
     group by unit
 ),
 
-shares as (
+totals as (
     select
         prompt_id,
-        k,
-        sum(strength) over (partition by prompt_id order by k rows between unbounded preceding and current row)
-        / nullif(sum(strength) over (partition by prompt_id), 0) as share
-    from (
-        select
-            prompt_id,
-            strength,
-            row_number() over (partition by prompt_id order by strength desc) as k
-        from strengths
-    ) as ranked
+        count(*) as units,
+        sum(strength) as strength
+    from strengths
+    group by prompt_id
 ),
 
-counts as (
+-- one sort for both; as strong is as good, so it does not matter which of two comes first
+ranked as (
     select
         prompt_id,
-        max(k) as units
-    from shares
-    group by prompt_id
+        row_number() over (partition by prompt_id order by strength desc) as k,
+        sum(strength) over (
+            partition by prompt_id
+            order by strength desc rows between unbounded preceding and current row
+        ) as strength
+    from strengths
 ),
 
 sizes as (
@@ -74,13 +72,13 @@ sizes as (
 
 select
     sizes.requested,
-    avg(shares.share) as share
+    avg(ranked.strength / nullif(totals.strength, 0)) as share
 from sizes
-cross join counts
-join shares
+cross join totals
+join ranked
     on
-        shares.prompt_id = counts.prompt_id
-        and shares.k = case when sizes.requested < counts.units then sizes.requested else counts.units end
+        ranked.prompt_id = totals.prompt_id
+        and ranked.k = case when sizes.requested < totals.units then sizes.requested else totals.units end
 where sizes.requested > 0
 group by sizes.requested
 order by sizes.requested

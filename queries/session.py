@@ -98,9 +98,8 @@ def _checked_memory(memory: str) -> str:
 
 def _user() -> int:
     """Whose temporary files they are: on a shared machine, nobody can write into another's folder."""
-    return (
-        os.getuid() if hasattr(os, "getuid") else 0
-    )  # where there is no such number, each has a folder anyway
+    # elsewhere everyone has a temporary folder of their own anyway
+    return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:
