@@ -189,7 +189,7 @@ def seven() -> None:
             fits = [
                 name
                 for name, plan, memory in (("80 GB", one, 80), ("2 x 24 GB", two, 24), ("24 GB", one, 24))
-                if plan.fits(memory * 10**9)
+                if plan.fits([memory * 10**9] * len(plan.blocks))
             ]
             weights, peak = sum(one.weights) / 1e9, max(one.peaks) / 1e9
             each = " + ".join(f"{peak / 1e9:.1f}" for peak in two.peaks)

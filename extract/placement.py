@@ -71,9 +71,9 @@ def find_map(device_map: str, parts: Parts, count: int) -> list[int]:
 def spread(blocks: Sequence[int], rest: int, count: int) -> list[int]:
     """Blocks of these sizes in their order on so many devices, alike in all; the last one has the rest as well.
 
-    >>> spread([4, 4, 4, 4], 4, 2)
+    >>> spread([4, 4, 4, 4], 0, 2)
     [0, 0, 1, 1]
-    >>> spread([4, 4, 4, 4], 9, 2)
+    >>> spread([4, 4, 4, 4], 4, 2)
     [0, 0, 0, 1]
     """
     count = min(count, len(blocks))
