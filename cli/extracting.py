@@ -15,6 +15,9 @@ from .progress import Bar
 if TYPE_CHECKING:
     from ..extract import Outcome, Planned
 
+_LOOK = {"edge": "", "head": " --level head", "attention": " --level attention --prompt 0"}
+"""How to look at the units of a level."""
+
 
 def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> None:
     """Extract, and say what happens."""
@@ -110,7 +113,7 @@ def _conclude(outcome: "Outcome", store: Path) -> None:
         say(f"Run '{outcome.run}' in '{store}': {', '.join(done)}.")
         if outcome.circuits:
             _say_reach(outcome.run, store)
-        say(f"Next: wirescope top --store {store} --run {outcome.run} --k 20")
+        say(f"Next: wirescope top --store {store} --run {outcome.run}{_LOOK[outcome.levels[0]]} --k 20")
     else:
         say(f"Run '{outcome.run}' is in '{store}' already, from the same call; nothing was written.")
     if outcome.undefined:

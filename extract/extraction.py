@@ -46,6 +46,8 @@ class Outcome:
     """What an extraction did."""
 
     run: str
+    levels: tuple[str, ...]
+    """Of its scores."""
     fresh: int
     """Prompts that were scored by this call."""
     circuits: int
@@ -155,7 +157,7 @@ def _extract(
         if curves is not None:
             circuits += add_curves(job, settings, curves)
         undefined = tuple(_undefined(writer)) if "corrupt" in (scoring.ablation, settings.ablation) else ()
-        return Outcome(record.run, fresh, circuits, len(prompts), undefined)
+        return Outcome(record.run, record.levels, fresh, circuits, len(prompts), undefined)
 
 
 def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:

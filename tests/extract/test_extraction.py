@@ -152,6 +152,16 @@ def test_commands_answer_from_an_extracted_store(tiny, tmp_path, cli):
     assert "nothing was written" in again.err
 
 
+@pytest.mark.parametrize("level", ["head", "attention"])
+def test_the_next_command_that_is_said_works_at_every_level(tiny, tmp_path, cli, level):
+    call = ["--model", tiny / "model", "--prompts", tiny / "prompts.jsonl", "--store", tmp_path / "s"]
+    said = cli("extract", *call, "--level", level, "--no-curves").err
+    (command,) = [line.removeprefix("Next: wirescope ") for line in said.splitlines() if "Next: " in line]
+    result = cli(*command.replace("--k 20", "--k 2").split())
+    assert result.status == 0
+    assert f"2 units requested at the level {level}, 2 kept" in result.err
+
+
 def test_what_is_done_is_not_done_again(tiny, many, tmp_path):
     """Three shards are finished, one is torn out; the same call does that one and gives the same bytes."""
     settings = Settings(levels=("edge", "head"), method="eap", curves=False)
