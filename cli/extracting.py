@@ -48,8 +48,8 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
     flop = made.passes * made.flop
     time = "" if tflops is None else f", {flop / tflops / 1e12:,.0f} s at {tflops:g} TFLOP/s"
     say(
-        f"About as much work as {made.passes:,.0f} forward passes of each prompt, {made.flop / 1e12:.3g} TFLOP for all "
-        f"of them{time}."
+        f"About as much work as {made.passes:,.0f} forward passes over all prompts, of {made.flop / 1e12:.3g} TFLOP "
+        f"each{time}."
     )
     names = [phase.name for phase in made.phases]
     rows = [("weights", [sum(made.weights)] * len(names))]

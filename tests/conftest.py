@@ -6,6 +6,7 @@ curves given by hand. Fixtures that return a path are shared by all tests: read 
 
 import contextlib
 import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 from wirescope.cli import main
@@ -98,6 +100,12 @@ def cli() -> Callable[..., Result]:
         return Result(status, out.buffer.getvalue().decode(), err.getvalue())
 
     return run
+
+
+@pytest.fixture
+def as_version_1() -> Callable[[Path, str], None]:
+    """Make a run of a store, by its name, one that the first version of the schema wrote."""
+    return _as_version_1
 
 
 def write_toy(path: Path) -> Toy:
@@ -203,3 +211,21 @@ def _effects(curve: tuple[float, ...]) -> pa.Table:
             for prompt in range(4)
         ]
     )
+
+
+def _as_version_1(store: Path, run: str) -> None:
+    """Rewrite a run as the first version of the schema wrote it: no column of tokens, no checksums of parts."""
+    record = store / f"runs/run={run}/run.json"
+    content = json.loads(record.read_text()) | {"schema_version": 1}
+    for part in (part for some in content["parts"].values() for part in some):
+        del part["crc32"]
+    for part in content["parts"]["prompts"]:
+        file = store / part["file"]
+        pq.write_table(
+            pq.read_table(file, partitioning=None).drop(["clean_tokens"]),
+            file,
+            store_schema=False,
+            write_page_checksum=True,
+        )
+        part["bytes"] = file.stat().st_size
+    record.write_text(json.dumps(content))

@@ -273,7 +273,7 @@ def test_no_flipped_bit_goes_unnoticed(toy_copy):
     assert "dense-ioi" in read_catalog(toy_copy.path).runs
 
 
-def test_without_a_listed_checksum_a_flipped_bit_is_noticed_by_those_of_pages(toy_copy):
+def test_without_a_listed_checksum_a_flipped_bit_is_noticed_by_those_of_pages(toy_copy, as_version_1):
     as_version_1(toy_copy.path, "dense-ioi")
     file = toy_copy.path / PART
     whole, rows = file.read_bytes(), pq.read_table(file)
@@ -566,25 +566,7 @@ def test_a_newer_schema_is_refused(toy_copy):
         catalog.run("dense-ioi")
 
 
-def as_version_1(store: Path, run: str) -> None:
-    """Rewrite a run as the first version of the schema wrote it: no column of tokens, no checksums of parts."""
-    record = store / f"runs/run={run}/run.json"
-    content = json.loads(record.read_text()) | {"schema_version": 1}
-    for part in (part for some in content["parts"].values() for part in some):
-        del part["crc32"]
-    for part in content["parts"]["prompts"]:
-        file = store / part["file"]
-        pq.write_table(
-            pq.read_table(file, partitioning=None).drop(["clean_tokens"]),
-            file,
-            store_schema=False,
-            write_page_checksum=True,
-        )
-        part["bytes"] = file.stat().st_size
-    record.write_text(json.dumps(content))
-
-
-def test_a_run_of_an_older_schema_is_read_beside_newer_ones(toy_copy):
+def test_a_run_of_an_older_schema_is_read_beside_newer_ones(toy_copy, as_version_1):
     as_version_1(toy_copy.path, "dense-ioi")
     catalog = read_catalog(toy_copy.path)
     assert (list(catalog.runs), dict(catalog.broken)) == (["dense-ioi", "sparse-ioi"], {})
@@ -595,7 +577,7 @@ def test_a_run_of_an_older_schema_is_read_beside_newer_ones(toy_copy):
     ]
 
 
-def test_a_run_of_an_older_schema_goes_on_as_it_was_begun(toy_copy):
+def test_a_run_of_an_older_schema_goes_on_as_it_was_begun(toy_copy, as_version_1):
     as_version_1(toy_copy.path, "dense-ioi")
     run = read_catalog(toy_copy.path).run("dense-ioi")
     rows = pa.Table.from_pylist([{"prompt_id": 9}], schema=TABLES["prompts"])

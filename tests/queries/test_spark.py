@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from wirescope.data import read_catalog
 from wirescope.graphs import InputError
@@ -129,15 +128,8 @@ def test_what_is_not_finished_or_broken_is_left_out(session, toy_copy):
     assert select(open_spark(toy_copy.path, session), query).to_pylist() == [{"run": "sparse-ioi", "n": 184}]
 
 
-def test_a_run_of_an_older_schema_is_null_where_it_has_nothing(session, toy_copy):
-    record = toy_copy.path / "runs/run=dense-ioi/run.json"
-    content = json.loads(record.read_text()) | {"schema_version": 1}
-    (part,) = content["parts"]["prompts"]
-    file = toy_copy.path / part["file"]
-    older = pq.read_table(file, partitioning=None).drop(["clean_tokens"])
-    pq.write_table(older, file, store_schema=False)
-    part["bytes"] = file.stat().st_size
-    record.write_text(json.dumps(content))
+def test_a_run_of_an_older_schema_is_null_where_it_has_nothing(session, toy_copy, as_version_1):
+    as_version_1(toy_copy.path, "dense-ioi")
     query = "select run, clean, clean_tokens from prompts where prompt_id = 0 order by run"
     assert select(open_spark(toy_copy.path, session), query).to_pylist() == [
         {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None},
