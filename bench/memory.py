@@ -86,6 +86,7 @@ CASES = (
     Case("small", 16, 16, "eap-ig"),
     Case("small", 8, 16, levels=ALL, curves=True),
     Case("small", 4, 128, levels=ALL),
+    Case("small", 1, 512),
     Case("small", 8, 16, levels=("edge", "head"), curves=True, ablation="mean"),
     Case("medium", 4, 16, "eap-ig"),
     Case("medium", 4, 16, curves=True),
