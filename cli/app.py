@@ -56,6 +56,10 @@ EXPORTS = (
     "parquet",
 )
 
+_TASK, _SCORES, _CIRCUITS = "On what", "Scores", "Circuits to measure"
+_MACHINE, _PLAN = "Machine", "Plan, without doing it"
+"""Panels of the options of extract."""
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -100,64 +104,117 @@ def extract(
     ],
     store: Store,
     prompts: Annotated[
-        Path | None, typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.")
+        Path | None,
+        typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.", rich_help_panel=_TASK),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", "-t", help="A task, instead of a file; 'wirescope tasks' lists them."),
+        typer.Option(
+            "--task",
+            "-t",
+            help="A task, instead of a file; 'wirescope tasks' lists them.",
+            rich_help_panel=_TASK,
+        ),
     ] = None,
     run: Annotated[
         str | None, typer.Option("--run", "-r", help="Its name in the store; by default model and task.")
     ] = None,
     level: Annotated[
         list[str] | None,
-        typer.Option(help="edge (the default), head or attention; more than once for several."),
+        typer.Option(
+            help="edge (the default), head or attention; more than once for several.", rich_help_panel=_SCORES
+        ),
     ] = None,
-    method: Annotated[str, typer.Option(help="eap-ig, eap or exact.")] = "eap-ig",
-    steps: Annotated[int, typer.Option(help="Of eap-ig.")] = 5,
-    metric: Annotated[str, typer.Option(help="logit_diff, prob_diff or kl.")] = "logit_diff",
-    ablation: Annotated[str, typer.Option(help="corrupt, zero or mean.")] = "corrupt",
+    method: Annotated[str, typer.Option(help="eap-ig, eap or exact.", rich_help_panel=_SCORES)] = "eap-ig",
+    steps: Annotated[int, typer.Option(help="Of eap-ig.", rich_help_panel=_SCORES)] = 5,
+    metric: Annotated[
+        str, typer.Option(help="logit_diff, prob_diff or kl.", rich_help_panel=_SCORES)
+    ] = "logit_diff",
+    ablation: Annotated[
+        str, typer.Option(help="corrupt, zero or mean.", rich_help_panel=_SCORES)
+    ] = "corrupt",
     split_qkv: Annotated[
-        bool, typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.")
+        bool,
+        typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.", rich_help_panel=_SCORES),
     ] = True,
     ranking: Annotated[
-        list[str] | None, typer.Option(help="Of the circuits to measure: prompt, task; both by default.")
+        list[str] | None,
+        typer.Option(
+            help="Of the circuits to measure: prompt, task; both by default.", rich_help_panel=_CIRCUITS
+        ),
     ] = None,
     sizes: Annotated[
-        str | None, typer.Option(help="Of the circuits: 1,10,100; by default from 1 to everything.")
+        str | None,
+        typer.Option(
+            help="Of the circuits: 1,10,100; by default from 1 to everything.", rich_help_panel=_CIRCUITS
+        ),
     ] = None,
     split: Annotated[
-        float | None, typer.Option(help="Rank the task by this share of the prompts, measure on the others.")
+        float | None,
+        typer.Option(
+            help="Rank the task by this share of the prompts, measure on the others.",
+            rich_help_panel=_CIRCUITS,
+        ),
     ] = None,
     curves: Annotated[
-        bool, typer.Option("--curves/--no-curves", help="Measure circuits after scoring, or not.")
+        bool,
+        typer.Option(
+            "--curves/--no-curves", help="Measure circuits after scoring, or not.", rich_help_panel=_CIRCUITS
+        ),
     ] = True,
-    limit: Annotated[int | None, typer.Option(help="So many prompts; 100 of a task by default.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.")] = 0,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Prompts or circuits at a time (16); for exact, units (64).")
+    limit: Annotated[
+        int | None, typer.Option(help="So many prompts; 100 of a task by default.", rich_help_panel=_TASK)
     ] = None,
-    device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.", rich_help_panel=_TASK)] = 0,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompts or circuits at a time (16); for exact, units (64).", rich_help_panel=_MACHINE
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto is the accelerator that is there.", rich_help_panel=_MACHINE)
+    ] = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
+        str,
+        typer.Option(
+            help="float32, bfloat16 or float16; auto is the model's own on an accelerator.",
+            rich_help_panel=_MACHINE,
+        ),
     ] = "auto",
     device_map: Annotated[
         str | None,
-        typer.Option(help="auto spreads the model over all accelerators here; or a JSON file of blocks."),
+        typer.Option(
+            help="auto spreads the model over all accelerators here; or a JSON file of blocks.",
+            rich_help_panel=_MACHINE,
+        ),
     ] = None,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Say what it would do and the memory it needs; load, write nothing."),
+        typer.Option(
+            "--plan",
+            help="Say what it would do and which memory it needs, and do nothing.",
+            rich_help_panel=_PLAN,
+        ),
     ] = False,
     memory: Annotated[
         str | None,
-        typer.Option(help="With --plan: what a device has, such as 24GB; by default what is free."),
+        typer.Option(
+            help="With --plan: what a device has, such as 24GB; by default what is free.",
+            rich_help_panel=_PLAN,
+        ),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="With --plan and --device-map: over so many devices.")
+        int | None,
+        typer.Option(
+            min=1, help="With --plan and --device-map: over so many devices.", rich_help_panel=_PLAN
+        ),
     ] = None,
     tflops: Annotated[
-        float | None, typer.Option(min=0.001, help="With --plan: a device's speed, to say how long it takes.")
+        float | None,
+        typer.Option(
+            min=0.001, help="With --plan: a device's speed, to say how long it takes.", rich_help_panel=_PLAN
+        ),
     ] = None,
 ) -> None:
     """Score every unit of a model on every prompt, measure its circuits.
@@ -176,6 +233,9 @@ def extract(
     --model ...
 
     Example: wirescope extract --model gpt2 --task ioi --store circuits
+
+    Example: wirescope extract --model allenai/OLMo-7B-hf --task ioi
+    --store circuits --dtype bfloat16 --plan --memory 80GB
     """
     from ..graphs import InputError
     from .extracting import run_extract, run_plan
