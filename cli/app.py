@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import drawing
+from . import drawing, running
 from .options import (
     Effect,
     Form,
@@ -56,10 +56,6 @@ EXPORTS = (
     "parquet",
 )
 
-_TASK, _SCORES, _CIRCUITS = "On what", "Scores", "Circuits to measure"
-_MACHINE, _PLAN = "Machine", "Plan, without doing it"
-"""Panels of the options of extract."""
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -97,291 +93,9 @@ def demo(
     run_demo(out)
 
 
-@app.command()
-def extract(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A hub name, a folder, or tiny or tiny-sparse.")
-    ],
-    store: Store,
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.", rich_help_panel=_TASK),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            "-t",
-            help="A task, instead of a file; 'wirescope tasks' lists them.",
-            rich_help_panel=_TASK,
-        ),
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", "-r", help="Its name in the store; by default model and task.")
-    ] = None,
-    level: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="edge (the default), head or attention; more than once for several.", rich_help_panel=_SCORES
-        ),
-    ] = None,
-    method: Annotated[str, typer.Option(help="eap-ig, eap or exact.", rich_help_panel=_SCORES)] = "eap-ig",
-    steps: Annotated[int, typer.Option(help="Of eap-ig.", rich_help_panel=_SCORES)] = 5,
-    metric: Annotated[
-        str, typer.Option(help="logit_diff, prob_diff or kl.", rich_help_panel=_SCORES)
-    ] = "logit_diff",
-    ablation: Annotated[
-        str, typer.Option(help="corrupt, zero or mean.", rich_help_panel=_SCORES)
-    ] = "corrupt",
-    split_qkv: Annotated[
-        bool,
-        typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.", rich_help_panel=_SCORES),
-    ] = True,
-    ranking: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of the circuits to measure: prompt, task; both by default.", rich_help_panel=_CIRCUITS
-        ),
-    ] = None,
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the circuits: 1,10,100; by default from 1 to everything.", rich_help_panel=_CIRCUITS
-        ),
-    ] = None,
-    split: Annotated[
-        float | None,
-        typer.Option(
-            help="Rank the task by this share of the prompts, measure on the others.",
-            rich_help_panel=_CIRCUITS,
-        ),
-    ] = None,
-    curves: Annotated[
-        bool,
-        typer.Option(
-            "--curves/--no-curves", help="Measure circuits after scoring, or not.", rich_help_panel=_CIRCUITS
-        ),
-    ] = True,
-    limit: Annotated[
-        int | None, typer.Option(help="So many prompts; 100 of a task by default.", rich_help_panel=_TASK)
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.", rich_help_panel=_TASK)] = 0,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Prompts or circuits at a time (16); for exact, units (64).", rich_help_panel=_MACHINE
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto is the accelerator that is there.", rich_help_panel=_MACHINE)
-    ] = "auto",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="float32, bfloat16 or float16; auto is the model's own on an accelerator.",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = "auto",
-    device_map: Annotated[
-        str | None,
-        typer.Option(
-            help="auto spreads the model over all accelerators here; or a JSON file of blocks.",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = None,
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan",
-            help="Say what it would do and which memory it needs, and do nothing.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = False,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            help="With --plan: what a device has, such as 24GB; by default what is free.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="With --plan and --device-map: over so many devices.", rich_help_panel=_PLAN
-        ),
-    ] = None,
-    tflops: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, help="With --plan: a device's speed, to say how long it takes.", rich_help_panel=_PLAN
-        ),
-    ] = None,
-) -> None:
-    """Score every unit of a model on every prompt, measure its circuits.
-
-    All scores go into a store. Then, for each ranking of the units and for
-    a random one, the strongest are kept and the others ablated: how much of
-    the behaviour is left, by size, is a curve.
-
-    Prompts are pairs, clean and corrupted, with right and wrong answers:
-    {"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong":
-    [" John"]}, or token ids under clean_ids, corrupted_ids, ...
-
-    Given again, an interrupted command goes on; given with other --sizes,
-    --ranking or --ablation, it adds curves and scores nothing again. On
-    several GPUs: torchrun --nproc-per-node 8 -m wirescope.cli -- extract
-    --model ...
-
-    Example: wirescope extract --model gpt2 --task ioi --store circuits
-
-    Example: wirescope extract --model allenai/OLMo-7B-hf --task ioi
-    --store circuits --dtype bfloat16 --plan --memory 80GB
-    """
-    from ..graphs import InputError
-    from .extracting import run_extract, run_plan
-
-    try:
-        numbers = None if sizes is None else tuple(sorted({int(size) for size in sizes.split(",")}))
-    except ValueError as error:
-        raise InputError(f"--sizes {sizes} is not a list of numbers: write 1,10,100.") from error
-    settings = {
-        "levels": tuple(dict.fromkeys(level or ["edge"])),
-        "method": method,
-        "steps": steps,
-        "metric": metric,
-        "ablation": ablation,
-        "merged": not split_qkv,
-        "curves": curves,
-        "rankings": tuple(dict.fromkeys(ranking or ["prompt", "task"])),
-        "sizes": numbers,
-        "split": split,
-        "batch_size": batch_size,
-    }
-    options = {
-        "model": model,
-        "prompts": prompts,
-        "task": task,
-        "limit": limit,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "device_map": device_map,
-    }
-    if plan:
-        run_plan(settings, memory=memory, devices=devices, tflops=tflops, **options)
-    elif (memory, devices, tflops) != (None, None, None):
-        raise InputError("--memory, --devices and --tflops are for --plan: they say what to plan for.")
-    else:
-        run_extract(settings, store=store, run=run, **options)
-
-
-@app.command()
-def sparsify(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="The dense model: a hub name, a folder, or tiny.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write, which must not be there.")],
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text to train on, .txt or .jsonl; each file is a kind of its own."),
-    ] = None,
-    task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="A task whose prompts to train on, likewise.")
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Of training.")] = 3_000,
-    epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
-    slack: Annotated[
-        float, typer.Option(help="How much more it may grow at first; the last steps make up for it.")
-    ] = 0.02,
-    batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
-    context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-4,
-    gate_rate: Annotated[float, typer.Option(help="The learning rate of the gates' biases.")] = 0.02,
-    distill: Annotated[
-        float, typer.Option(help="How much to imitate the dense model's predictions as well.")
-    ] = 0.0,
-    lora: Annotated[
-        int | None, typer.Option(help="Train adapters of this rank, not all weights (needs peft).")
-    ] = None,
-    evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
-    ] = "auto",
-) -> None:
-    """Make a sparse twin of a dense model, by post-training with gates.
-
-    Every pair of tokens gets a gate in every head. Training closes as many
-    as it can while the loss on each kind of text stays within epsilon of
-    the dense model's; the sparsest model that does so on held-out text is
-    written, for extract --model.
-
-    .jsonl has a document a line, {"text": "..."}; any other file is one
-    text. Given again, an interrupted command goes on. On several GPUs:
-    accelerate launch -m wirescope.cli sparsify --model ...
-
-    Example: wirescope sparsify --model gpt2 --text books.txt --out sparse-gpt2
-    """
-    from .sparsifying import run_sparsify
-
-    recipe = {
-        "steps": steps,
-        "epsilon": epsilon,
-        "slack": slack,
-        "batch_size": batch_size,
-        "context": context,
-        "learning_rate": learning_rate,
-        "gate_rate": gate_rate,
-        "distill": distill,
-        "lora": lora,
-        "evaluate_every": evaluate_every,
-        "seed": seed,
-    }
-    run_sparsify(recipe, model=model, out=out, texts=text or (), tasks=task or (), device=device, dtype=dtype)
-
-
-@app.command()
-def convert(
-    file: Annotated[
-        Path,
-        typer.Argument(help="A model as .gguf, or a GPT-2 of TransformerLens as .pt or .safetensors."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
-    vocabulary: Annotated[
-        int | None, typer.Option(help="Keep so many tokens; the others are padding.")
-    ] = None,
-    gated: Annotated[
-        bool, typer.Option("--gated", help="Its attention is gated: a pair counts if its logit is above 0.")
-    ] = False,
-    base: Annotated[str | None, typer.Option(help="The dense model that a gated one came from.")] = None,
-) -> None:
-    """Turn a model file into a folder for extract --model.
-
-    A .gguf file holds weights, mostly quantised, and a tokenizer; both go
-    into the folder, the weights as float32. A TransformerLens state dict of
-    a GPT-2 has no tokenizer: copy one into the folder, or give prompts as
-    token ids. The options are for these.
-
-    Example: wirescope convert SmolLM2-135M.gguf --out smollm2
-
-    Example: wirescope convert sparse.pt --out sparse-gpt2 --gated
-    --vocabulary 50257 --base gpt2
-    """
-    from ..graphs import InputError
-
-    with needing_torch("Converting a model"):
-        from ..extract import convert_gguf, convert_state_dict
-    if file.suffix == ".gguf":
-        if vocabulary is not None or gated or base is not None:
-            raise InputError("--vocabulary, --gated and --base are for state dicts, not for a .gguf file.")
-        config = convert_gguf(file, out)
-    else:
-        config = convert_state_dict(file, out, vocabulary=vocabulary, gated=gated, base=base)
-    say(
-        f"'{out}': a {'gated ' if gated else ''}model of the family {config.model_type}, "
-        f"{config.num_hidden_layers} layers x {config.num_attention_heads} heads, {config.vocab_size:,} tokens."
-    )
+app.command()(running.extract)
+app.command()(running.sparsify)
+app.command()(running.convert)
 
 
 @app.command("import")
@@ -425,7 +139,9 @@ def import_(
     shape = None if layers is None or heads is None else Shape(layers, heads, parallel=parallel)
     circuit = _read(file, shape)
     found = circuit.wiring.shape
-    if shape is not None and (shape.layers, shape.heads) != (found.layers, found.heads):
+    if shape is not None and (
+        (shape.layers, shape.heads) != (found.layers, found.heads) or shape.parallel > found.parallel
+    ):
         raise InputError(f"'{file}' is of a model of {found}, not of {shape}.")
     name = run if run is not None else file.name
     for ending in (".gz", ".json", ".pt", ".pth", ".pkl", ".gv", ".dot", ".cyjs") if run is None else ():
@@ -546,14 +262,12 @@ def stats(
 
     Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
     """
-    from ..graphs import InputError, side_by_side
-    from ..queries import Choice, choose
+    from ..graphs import side_by_side
+    from ..queries import Choice, choose_each
 
     catalog, connection = open_store(store)
     choice = Choice(k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed)
-    if len(set(runs)) < len(runs) or "measure" in runs:
-        raise InputError(f"Runs to set side by side must have different names: {', '.join(runs)}.")
-    circuits = {name: choose(connection, catalog.run(name), choice).circuit for name in runs}
+    circuits = choose_each(connection, catalog, runs, choice)
     for name in runs[1:]:
         if circuits[name].wiring != circuits[runs[0]].wiring:
             say(f"'{name}' has another wiring than '{runs[0]}': measured, not compared.")
@@ -634,7 +348,7 @@ def check(store: Store, form: Form = None, out: Out = None) -> None:
     if broken := rows["state"].to_pylist().count("broken"):
         say(
             f"wirescope: {broken} of {rows.num_rows} runs cannot be read; the command that made a run, given again, "
-            "does again what is damaged, and only that."
+            "does again what is damaged, and only that (where it is run.json, remove the folders run=NAME first)."
         )
         raise typer.Exit(1)
 

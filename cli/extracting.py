@@ -35,7 +35,8 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
     if os.environ.get("RANK", "0") != "0":
         return
     with needing_torch("Extraction"):
-        from ..extract import TERMS, Settings, parse_bytes, plan_extraction
+        from ..data import parse_bytes
+        from ..extract import TERMS, Settings, plan_extraction
     planned = plan_extraction(
         settings=Settings(**settings), memory=None if memory is None else parse_bytes(memory), **options
     )

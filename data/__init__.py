@@ -26,6 +26,7 @@ from .published import (
 from .reading import is_torch, named_circuit, parse_circuit, read_circuit
 from .run import LEVELS, Curves, Part, Run
 from .schema import SCHEMA_VERSION, TABLES, schema_of
+from .sizes import parse_bytes
 from .store import (
     Catalog,
     RunWriter,
@@ -77,6 +78,7 @@ __all__ = [
     "named_circuit",
     "new_folder",
     "pair_lines",
+    "parse_bytes",
     "parse_circuit",
     "plain_config",
     "prompt_table",

@@ -1,6 +1,7 @@
 """Files and folders that are there whole or not at all."""
 
 import errno
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     """A folder to fill that becomes the target, which must not be there, when the block ends without an exception."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"'{target}' is there already and not an empty folder: choose another --out.")
+    for left_over in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):  # of a call that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_errors(target):

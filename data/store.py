@@ -105,6 +105,8 @@ def read_catalog(store: Path | str, *, again: bool = False) -> Catalog:
             runs[name] = run
         except StoreError as error:
             broken[name] = f"{_cannot(name)}{error}"
+        except OSError as error:  # such as a folder that is another user's
+            broken[name] = f"{_cannot(name)}'{error.filename}': {error.strerror}."
     memory.keep()
     if not (runs or unfinished or broken):
         raise InputError(
@@ -330,6 +332,8 @@ def _locked(folder: Path, run: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(f"The run '{run}' is being written by another process.") from error
+        except OSError as error:
+            raise StoreError(f"The run '{run}' cannot be locked in '{folder}': {error.strerror}.") from error
         yield
     finally:
         os.close(descriptor)

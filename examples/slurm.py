@@ -3,7 +3,7 @@
 Copy it, and change what your cluster wants to know. Jobs are an array; the processes of a job share its prompts and
 write one run. A job that is preempted goes on by itself, any other that was stopped when the script is called again.
 
-    pip install 'wirescope[extract]' submitit
+    pip install '.[extract]' submitit    # in the clone of Wirescope
     python slurm.py --model gpt2 gpt2-xl --task ioi greater-than --store circuits --nodes 2 --devices 8 --partition gpu
 """
 

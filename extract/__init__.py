@@ -4,7 +4,7 @@ from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
-from .plan import TERMS, Plan, parse_bytes
+from .plan import TERMS, Plan
 from .planning import Planned, plan_extraction
 from .published import acdc_subgraph, read_pt
 from .quantised import convert_gguf
@@ -33,7 +33,6 @@ __all__ = [
     "find_device",
     "load_model",
     "load_vocabulary",
-    "parse_bytes",
     "plan_extraction",
     "read_pt",
 ]

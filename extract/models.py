@@ -2,7 +2,8 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -11,13 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
 from ..data import PAIR, Vocabulary
-from ..graphs import InputError, Shape, did_you_mean
+from ..graphs import InputError, Shape, StoreError, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .parts import Parts
@@ -244,6 +246,15 @@ def is_accelerator(device: torch.device) -> bool:
     """Whether it is the accelerator that is there."""
     accelerator = _accelerator()
     return accelerator is not None and accelerator.type == device.type
+
+
+@contextmanager
+def saving(folder: Path) -> Iterator[None]:
+    """Around what transformers writes: weights that cannot be written are an error that says so."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise StoreError(f"Writing '{folder}' failed: {error}.") from error
 
 
 def quiet_unless_terminal() -> None:

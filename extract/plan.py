@@ -20,7 +20,6 @@ unused, and what libraries keep for themselves, is not in it: `ALLOWANCE` is.
 Where blocks are on several devices, what layers keep is where they are, and everything else where the last one is.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..data import Curves, Prompt
-from ..graphs import InputError, Inputs, Shape, Wiring
+from ..graphs import Inputs, Shape, Wiring
 from .ablated import ablate
 from .attribution import Attributor, Batch, Means, find_deltas, shared_prefix
 from .circuits import Circuits, Row
@@ -119,6 +118,8 @@ class Plan:
 
         All blocks keep as much, and the one that runs works with as much again.
         """
+        if not self.blocks[device]:
+            return self.weights[device]
         share = round(phase.by_layer * (self.blocks[device] + 1) / sum(self.blocks))
         all_else = phase.at_home if device == self.home else 0
         return self.weights[device] + min(phase.peak, share + all_else)
@@ -194,19 +195,6 @@ def weights_by_device(model: Model, devices: Sequence[int]) -> tuple[int, ...]:
     for size, device in zip(sizes, devices, strict=True):
         weights[device] += size
     return tuple(weights)
-
-
-def parse_bytes(text: str) -> int:
-    """A size in bytes.
-
-    >>> parse_bytes("24GB"), parse_bytes("0.5 TiB")
-    (24000000000, 549755813888)
-    """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if not found or not float(found[1]):
-        raise InputError(f"'{text}' is not a size of memory: write 24GB or 80GiB.")
-    number, prefix, binary = found.groups()
-    return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
 class _Rehearsal(Ledger):

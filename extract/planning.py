@@ -57,10 +57,12 @@ def plan_extraction(
     settings.check()
     one_of("dtype", dtype, DTYPES)
     asked = ask(prompts, task, limit, seed)
+    if device_map is not None and device != "auto":
+        raise InputError(f"--device-map says where the model is: leave out --device {device}.")
     if devices is not None and device_map is None:
         raise InputError("--devices is for --device-map: without one, a process works on one device.")
     here = find_device(device)
-    imagined = memory is not None or devices is not None
+    imagined = device == "auto" and (memory is not None or devices is not None)
     sketch = load_sketch(model, dtype=dtype, accelerator=imagined or is_accelerator(here))
     given = asked.encoded(sketch.vocabulary)
     options: dict[str, Any] = {"accelerator": imagined or is_accelerator(here)}

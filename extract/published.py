@@ -126,7 +126,7 @@ def _pruned(modules: dict[str, Any], file: str, shape: Shape | None) -> Publishe
     inputs, heads = {}, 0
     for module, scores in modules.items():
         match = _INPUT.fullmatch(module)
-        if not match or not isinstance(scores, torch.Tensor):
+        if not match or not isinstance(scores, torch.Tensor) or scores.is_meta:
             raise InputError(f"'{file}' has prune scores for '{module}', which is no input of a transformer.")
         layer, kind = int(match[1]), match[2]
         per_head = kind.endswith("_input") or kind == "attn_in"

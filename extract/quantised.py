@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from ..data import new_folder
 from ..graphs import InputError
-from .models import attempt, family_of, quiet_unless_terminal
+from .models import attempt, family_of, quiet_unless_terminal, saving
 
 _MAGIC = b"GGUF"
 
@@ -44,6 +44,7 @@ def convert_gguf(file: Path | str, out: Path | str) -> PretrainedConfig:
         # transformers takes it for quantised still, and does not save such models: its weights go into a plain one
         model = AutoModelForCausalLM.from_config(config, dtype="float32")
         model.load_state_dict(unpacked.state_dict())
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        with saving(Path(out)):
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     return model.config

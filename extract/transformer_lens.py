@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..data import new_folder
 from ..graphs import InputError
-from .models import quiet_unless_terminal, reason_of
+from .models import quiet_unless_terminal, reason_of, saving
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model")
 
@@ -48,7 +48,8 @@ def convert_state_dict(
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
             raise InputError(f"'{file}' has weights that do not fit each other: {reason}.") from error
-        model.save_pretrained(folder)
+        with saving(Path(out)):
+            model.save_pretrained(folder)
     return config
 
 

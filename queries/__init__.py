@@ -1,7 +1,7 @@
 """DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
 from .bootstrap import resample, set_thresholds
-from .circuits import Choice, Chosen, Units, choose, edge_scores, units
+from .circuits import Choice, Chosen, Units, choose, choose_each, edge_scores, units
 from .comparing import (
     Comparison,
     Curve,
@@ -40,6 +40,7 @@ __all__ = [
     "ask",
     "check_labels",
     "choose",
+    "choose_each",
     "compare",
     "curves_command",
     "edge_scores",

@@ -1,5 +1,6 @@
 """Circuits of a run in the store: its scores by SQL, the choice among its units by `graphs`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .. import graphs
-from ..data import Run
+from ..data import Catalog, Run
 from ..graphs import Circuit, InputError, StoreError
 from ..graphs.circuit import Scores
 from ..graphs.wiring import Ids
@@ -81,6 +82,15 @@ def choose(connection: Connection, run: Run, choice: Choice) -> Chosen:
     k = size_for_effect(connection, run, choice.effect) if choice.effect is not None else choice.k or 0
     grow = graphs.greedy if choice.greedy else graphs.top_k
     return Chosen(grow(wiring, scores, k, signed=choice.signed), scores)
+
+
+def choose_each(
+    connection: Connection, catalog: Catalog, runs: Sequence[str], choice: Choice
+) -> dict[str, Circuit]:
+    """The circuits that a choice makes of runs, by name, to be set side by side."""
+    if not runs or len(set(runs)) < len(runs) or "measure" in runs:
+        raise InputError(f"Runs to set side by side must have different names: {', '.join(runs) or 'none'}.")
+    return {name: choose(connection, catalog.run(name), choice).circuit for name in runs}
 
 
 def units(connection: Connection, run: Run, level: str, choice: Choice) -> Units:

@@ -29,7 +29,7 @@ import duckdb
 
 from ..data import LEVELS, TABLES, Catalog, read_catalog
 from ..graphs import Circuit, one_of, side_by_side
-from .circuits import Choice, choose, units
+from .circuits import Choice, choose, choose_each, units
 from .comparing import View
 from .engine import DuckDB
 from .questions import ask
@@ -60,7 +60,7 @@ class Store:
     def __init__(self, catalog: Catalog, *, memory: str | None = None) -> None:
         self.catalog = catalog
         self.connection = open_store(catalog, memory=memory)
-        """DuckDB's, for what the methods do not do; it can read the store and nothing else."""
+        """DuckDB's, for what the methods do not do; it reaches files of the store and no others, and can write them."""
 
     def __getattr__(self, view: str) -> duckdb.DuckDBPyRelation:
         if view not in _VIEWS:
@@ -90,7 +90,9 @@ class Store:
 
     def stats(self, *runs: str, **choice: Any) -> duckdb.DuckDBPyRelation:
         """Graph measures of the circuits of runs, side by side."""
-        return self.connection.from_arrow(side_by_side({run: self.circuit(run, **choice) for run in runs}))
+        return self.connection.from_arrow(
+            side_by_side(choose_each(self.connection, self.catalog, runs, Choice(**choice)))
+        )
 
     def curve(
         self, *runs: str, attributed: bool = False, labels: dict[str, str] | None = None, **view: Any

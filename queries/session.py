@@ -1,11 +1,11 @@
 """DuckDB over a store: a view for each of its tables, and the views made from them.
 
-`open_store` makes a connection in memory that reads files below the store and nothing else: it cannot load
-extensions or be configured otherwise.
+`open_store` makes a connection in memory that reaches files below the store and no others: it cannot load
+extensions or be configured otherwise. That nothing below the store is written is for `engine` to see to, which runs
+a user's SELECT and no other statement.
 """
 
 import os
-import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +13,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from ..data import TABLES, Catalog, Run, check_path, read_catalog
-from ..graphs import InputError
+from ..data import TABLES, Catalog, Run, check_path, parse_bytes, read_catalog
 from .bootstrap import resample, set_chosen, set_thresholds
 from .engine import Connection, engine_of, quoted
 from .texts import VIEWS, text
@@ -71,7 +70,7 @@ def open_store(store: Path | str | Catalog, *, memory: str | None = None) -> duc
     connection.execute("set enable_external_access = false")
     connection.execute("set enable_progress_bar = false")  # it would go to standard output
     if memory is not None:
-        connection.execute(f"set memory_limit = {quoted(_checked_memory(memory))}")
+        connection.execute(f"set memory_limit = {quoted(f'{parse_bytes(memory)}B')}")
     connection.execute("set lock_configuration = true")
     set_up(connection, catalog)
     return connection
@@ -88,12 +87,6 @@ def set_up(connection: Connection, catalog: Catalog) -> None:
     set_chosen(engine, [])
     for view in VIEWS:
         engine.put_view(view, text(view))
-
-
-def _checked_memory(memory: str) -> str:
-    if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)? ?[KMGT]i?B", memory, re.IGNORECASE):
-        raise InputError(f"'{memory}' is no amount of memory: write a number and a unit, as 4GB or 500MB.")
-    return memory
 
 
 def _user() -> int:

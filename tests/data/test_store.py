@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -587,6 +588,23 @@ def test_a_run_of_an_older_schema_goes_on_as_it_was_begun(toy_copy, as_version_1
         writer.write("prompts", rows, shard=7)
     written = pq.read_schema(toy_copy.path / "prompts/run=dense-ioi/part-00007.parquet")
     assert "clean_tokens" not in written.names
+
+
+@pytest.mark.parametrize("table", ["runs", "edge_scores"])
+def test_a_folder_that_is_another_users_is_named_and_the_rest_is_readable(toy_copy, table, monkeypatch):
+    """Root may read everything, so the system's answer is made up."""
+    theirs, stat = f"{table}/run=dense-ioi", os.stat
+
+    def refuse(path, *rest, **options):
+        if not isinstance(path, int) and f"{theirs}/" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *rest, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    catalog = read_catalog(toy_copy.path)
+    assert list(catalog.runs) == ["sparse-ioi"]
+    assert theirs in catalog.broken["dense-ioi"]
+    assert "Permission denied" in catalog.broken["dense-ioi"]
 
 
 def test_a_run_without_a_run_json_is_not_finished(toy_copy):

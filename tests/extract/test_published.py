@@ -331,6 +331,12 @@ def test_no_content_of_a_pt_file_makes_the_reader_crash(tmp_path_factory, place,
     read_or_refused(tmp_path_factory.mktemp("pt"), saved(content))
 
 
+def test_prune_scores_without_numbers_are_refused(tmp_path):
+    torch.save({"blocks.0.hook_q_input": torch.empty(2, 1, device="meta")}, tmp_path / "c.pt")
+    with pytest.raises(InputError, match="which is no input of a transformer"):
+        read_pt(tmp_path / "c.pt")
+
+
 def test_a_pickle_that_ends_too_early_is_refused(tmp_path):
     """Found by fuzzing: torch's unpickler looks for the top of an empty stack."""
     (tmp_path / "c.pt").write_bytes(b"\x80\x02q}X")

@@ -1,5 +1,7 @@
 """GGUF files, converted: the folder's model is the one that the file holds, and its tokenizer comes along."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -106,6 +108,18 @@ def test_without_gguf_the_message_says_what_to_install(cli, tmp_path, monkeypatc
     monkeypatch.setattr("wirescope.extract.quantised.find_spec", lambda _: None)
     result = cli("convert", tmp_path / "model.gguf", "--out", tmp_path / "out")
     assert (result.status, "pip install 'wirescope[gguf]'" in result.err) == (2, True)
+
+
+def test_a_disk_that_is_full_is_said_and_nothing_is_left(write, tmp_path):
+    path = write(gguf.GGMLQuantizationType.F32)
+    (tmp_path / ".out.1.tmp").mkdir()  # of a call that was killed
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+    call = f"from wirescope.cli import main; main(['convert', {str(path)!r}, '--out', {str(tmp_path / 'out')!r}])"
+    done = subprocess.run([sys.executable, "-c", limited + call], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"Writing '{tmp_path / 'out'}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
 @torch.no_grad()

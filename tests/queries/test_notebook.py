@@ -68,6 +68,9 @@ def test_circuits_and_tops_are_those_of_the_commands(store):
     assert len(store.top("dense-ioi", k=20)) == chosen.circuit.kept
     assert len(store.top("dense-ioi", level="head", k=2)) == 2
     assert store.stats(*PAIR, k=20).columns == ["measure", *PAIR]
+    for runs in ((), ("dense-ioi", "dense-ioi")):
+        with pytest.raises(InputError, match="must have different names"):
+            store.stats(*runs, k=20)
 
 
 def test_a_circuit_draws_itself(store):
@@ -111,7 +114,8 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(toy_copy):
     assert repr(store) == f"Store('{toy_copy.path}': 1 runs; 1 not finished; 1 broken)"
 
 
-def test_relations_are_lazy(ioi_store):
-    """Only what is asked for of a large table is computed."""
+def test_relations_go_on_from_each_other(ioi_store):
+    """A filter reaches the scan of the files: nothing was computed before it."""
     some = q.open(ioi_store).edge_scores.filter("edge_id < 5").project("edge_id, run")
+    assert "edge_id<5" in some.explain().replace(" ", "")
     assert some.fetchall() == [(i, "gpt2-small-ioi") for i in range(5)]
