@@ -147,6 +147,11 @@ for arguments in (["import", {str(EMBEDDED)!r}], ["sql", "runs", "--engine", "sp
             ),
         ),
         (
+            "agreement.py",
+            ("--prompts", "1", "--edges", "3", "--steps", "2"),
+            ("tiny on ioi, 1 prompts, 3,628 edges", "eap-ig in 2 steps", "Pearson", "explained together"),
+        ),
+        (
             "figures.py",
             ("--edges", "200", "--rounds", "1"),
             ("layout", "svg", "pdf", "tex", "The explorer with 200 edges a side", "a step"),
