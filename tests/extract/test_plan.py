@@ -147,6 +147,22 @@ def test_a_plan_for_two_devices_that_are_not_here(tmp_path, cli):
     assert "It fits 2 devices with 24.0 GB each." in result.err
 
 
+def test_a_device_that_has_no_block_has_its_weights_only():
+    made = plan_extraction(model="tiny", task="ioi", limit=2, device_map="auto", devices=8).plan
+    empty = [device for device, blocks in enumerate(made.blocks) if not blocks]
+    assert empty
+    assert all(made.on(device, phase) == made.weights[device] for device in empty for phase in made.phases)
+
+
+def test_memory_is_planned_for_the_device_that_is_named():
+    """An accelerator that is imagined takes the checkpoint's own dtype; a device by name does as it would do."""
+    imagined, here = (
+        plan_extraction(model="tiny", task="ioi", limit=2, memory=10**9, device=device).plan
+        for device in ("auto", "cpu")
+    )
+    assert (imagined.dtype, here.dtype) == ("float16", "float32")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -155,6 +171,7 @@ def test_a_plan_for_two_devices_that_are_not_here(tmp_path, cli):
         (("--plan", "--devices", "2"), "--devices is for --device-map"),
         (("--plan", "--device-map", "auto"), "say with --devices"),
         (("--plan", "--task", "no"), "There is no task 'no'"),
+        (("--plan", "--device-map", "auto", "--devices", "2", "--device", "cpu"), "leave out --device cpu"),
     ],
 )
 def test_what_a_plan_cannot_be_made_of_is_refused(tmp_path, cli, options, message):
