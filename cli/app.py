@@ -139,9 +139,9 @@ def import_(
     shape = None if layers is None or heads is None else Shape(layers, heads, parallel=parallel)
     circuit = _read(file, shape)
     found = circuit.wiring.shape
-    if shape is not None and (
-        (shape.layers, shape.heads) != (found.layers, found.heads) or shape.parallel > found.parallel
-    ):
+    if parallel and not found.parallel:
+        raise InputError(f"'{file}' is of a model whose layers are not parallel: leave out --parallel.")
+    if shape is not None and (shape.layers, shape.heads) != (found.layers, found.heads):
         raise InputError(f"'{file}' is of a model of {found}, not of {shape}.")
     name = run if run is not None else file.name
     for ending in (".gz", ".json", ".pt", ".pth", ".pkl", ".gv", ".dot", ".cyjs") if run is None else ():
