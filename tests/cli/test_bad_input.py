@@ -60,7 +60,7 @@ CALLS = {
     "import {tmp}/none.pt -s {tmp}/s": "There is no file '{tmp}/none.pt'.",
     "import {circuit} -s {tmp}/s --layers 12": "its --layers and its --heads: give both",
     "import {circuit} -s {tmp}/s --parallel": "its --layers and its --heads: give both",
-    "import {circuit} -s {tmp}/s --layers 12 --heads 12 --parallel": "whose layers are not parallel: leave out --parallel",
+    "import {circuit} -s {tmp}/s --layers 12 --heads 12 --parallel": "are not parallel: leave out --parallel",
     "import {circuit} -s {tmp}/s --layers 12 --heads 8": "of a model of 12 layers x 12 heads, not of 12 layers x 8",
     "import {circuit} -s {tmp}/s --run a/b": "'a/b' cannot be the name of a run",
     "stats -s {store} --runs gpt2-small-ioi nobody -k 9": "has no run 'nobody'",
