@@ -1,7 +1,21 @@
 """DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
 from .bootstrap import resample, set_thresholds
-from .circuits import Choice, Chosen, Units, choose, choose_each, edge_scores, units
+from .circuits import (
+    Choice,
+    Chosen,
+    Units,
+    choose,
+    choose_each,
+    edge_scores,
+    falls_again,
+    heads_side_by_side,
+    prompts_that_rank,
+    ranked_by,
+    to_list,
+    units,
+    whole_units,
+)
 from .comparing import (
     Comparison,
     Curve,
@@ -14,15 +28,17 @@ from .comparing import (
     pair_up,
     printable,
 )
-from .engine import Connection, Engine
+from .engine import Connection, Engine, limited
 from .exploring import Exploration, explore
 from .notebook import Store, open  # noqa: A004  # for q.open(...)
-from .questions import answer, ask, parameters, select
-from .session import open_store
+from .performing import curve_doubts, performances
+from .questions import CROSSINGS, answer, ask, check_effect, parameters, select, why_empty
+from .session import open_catalog, open_store
 from .spark import open_spark, start_spark
 from .texts import QUESTIONS, VIEWS, text
 
 __all__ = [
+    "CROSSINGS",
     "QUESTIONS",
     "VIEWS",
     "Choice",
@@ -38,24 +54,36 @@ __all__ = [
     "View",
     "answer",
     "ask",
+    "check_effect",
     "check_labels",
     "choose",
     "choose_each",
     "compare",
+    "curve_doubts",
     "curves_command",
     "edge_scores",
     "explore",
+    "falls_again",
+    "heads_side_by_side",
     "labels_of",
+    "limited",
     "open",
+    "open_catalog",
     "open_spark",
     "open_store",
     "pair_up",
     "parameters",
+    "performances",
     "printable",
+    "prompts_that_rank",
+    "ranked_by",
     "resample",
     "select",
     "set_thresholds",
     "start_spark",
     "text",
+    "to_list",
     "units",
+    "whole_units",
+    "why_empty",
 ]

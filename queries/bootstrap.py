@@ -1,10 +1,11 @@
-"""The tables that questions take their settings from: `resamples`, `thresholds` and `chosen`."""
+"""The tables that questions take their settings from: `resamples`, `thresholds`, `chosen` and `held_out`."""
 
 from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 
+from ..data import Run
 from .engine import Connection, engine_of
 from .texts import text
 
@@ -32,5 +33,16 @@ def set_thresholds(connection: Connection, thresholds: Iterable[float]) -> None:
 
 
 def set_chosen(connection: Connection, prompts: Iterable[int]) -> None:
-    """Set the prompts that `run_chosen_scores` is about; none unless set."""
+    """Set the prompts that `run_attributed` is about; none unless set."""
     engine_of(connection).put("chosen", pa.table({"prompt_id": pa.array(list(prompts), pa.int32())}))
+
+
+def set_held_out(connection: Connection, runs: Iterable[Run]) -> None:
+    """Set the prompts of each run that its ranking is not from; runs without a split have none."""
+    apart = {run.run: run.held_out for run in runs if run.split is not None}
+    names = np.repeat(list(apart), [len(prompts) for prompts in apart.values()])
+    columns = {
+        "run": pa.array(names.tolist(), pa.string()),
+        "prompt_id": pa.array(np.concatenate([*apart.values(), np.empty(0, np.int32)]), pa.int32()),
+    }
+    engine_of(connection).put("held_out", pa.table(columns))

@@ -5,14 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from ..data import MAIN_TASKS, TASKS, Catalog, Run
-from ..graphs import InputError, Inputs, did_you_mean
+from ..data import MAIN_TASKS, Catalog, Performance, Run
+from ..graphs import InputError, did_you_mean, one_of
 from .bootstrap import set_chosen
 from .engine import Connection
-from .questions import ask
+from .performing import curve_doubts, performances
+from .questions import CROSSINGS, ask, check_effect
 
+_SIZES = 120
+"""Of an attributed curve that no measured one gives its sizes."""
 DRAWS = 1000
 """Of the bootstrap that a multiplier's interval is from."""
 
@@ -26,19 +30,24 @@ class View:
     ablation: str | None = None
     """None: that of the scores."""
     threshold: float = 0.9
+    crossing: str = "sustained"
+    """Whether they are compared where they stay at that effect, or where they `first` get there."""
 
     def __post_init__(self) -> None:
-        if self.level == "attention" and self.ranking == "task":
+        one_of("crossing", self.crossing, CROSSINGS)
+        if self.level == "attention" and self.ranking != "prompt":
             raise InputError(
                 "Attention edges belong to one prompt, and there is no ranking of the task: choose --ranking prompt."
             )
-        if not self.threshold > 0:
-            raise InputError(f"The threshold is an explained effect above 0, not {self.threshold}.")
+        check_effect("The threshold", self.threshold)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A measured curve: `requested`, `kept`, `explained` and its standard error `stderr`, by size."""
+    """A measured curve: `requested`, `kept`, `explained` and its standard error `stderr`, by size.
+
+    Without points where only what is attributed is known.
+    """
 
     run: Run
     ablation: str
@@ -49,6 +58,10 @@ class Curve:
     """`requested` and `share`, of the total |score|, if that was asked for."""
     prompts: int
     """That the curve is of."""
+    performance: Performance
+    """How well the model does the task."""
+    doubts: tuple[str, ...] = ()
+    """Why the curve explains nothing, if so."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,9 @@ class Multiplier:
     """The 95 % interval over prompts, the rankings taken as given."""
     defined: float
     """The share of the draws in which both get there."""
+    sparse_first_k: float | None = None
+    dense_first_k: float | None = None
+    """Where the curves first get there, whether they stay or not."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class Comparison:
 
     curves: tuple[Curve, ...]
     multiplier: Multiplier | None
+    """None for one run, and where a model does not do the task."""
 
 
 def pair_up(connection: Connection, catalog: Catalog, names: Sequence[str]) -> list[tuple[Run, ...]]:
@@ -106,7 +123,7 @@ def compare(
 ) -> Comparison:
     """The curves of one run, or of a sparse one and a dense one with their multiplier."""
     curves = tuple(_curve(connection, catalog.path, run, view, attributed) for run in runs)
-    if len(curves) == 1:
+    if len(curves) == 1 or not all(curve.points.num_rows for curve in curves):
         return Comparison(curves, None)
     sparse, dense = curves
     inputs = [str(run.shape.inputs) for run in runs]
@@ -120,6 +137,8 @@ def compare(
             f"'{sparse.run.run}' was measured with the ablation {sparse.ablation} and '{dense.run.run}' with "
             f"{dense.ablation}: choose one that both have with --ablation."
         )
+    if any(curve.doubts for curve in curves):
+        return Comparison(curves, None)
     (row,) = ask(
         connection,
         "run_multiplier",
@@ -129,6 +148,7 @@ def compare(
         ranking=view.ranking,
         ablation=sparse.ablation,
         threshold=view.threshold,
+        crossing=view.crossing,
         draws=DRAWS,
     ).to_pylist()
     return Comparison(curves, Multiplier(**row))
@@ -140,7 +160,8 @@ def labels_of(runs: Sequence[Run], given: Mapping[str, str] | None = None) -> li
     Where two runs would be called the same, they are called by their own names.
     """
     given = {name: printable(text) for name, text in (given or {}).items()}
-    names = [given.get(run.run, given.get(run.model, printable(run.model.split("/")[-1]))) for run in runs]
+    models = [printable(run.model.rstrip("/").split("/")[-1]).strip() or run.run for run in runs]
+    names = [given.get(run.run, given.get(run.model, model)) for run, model in zip(runs, models, strict=True)]
     return names if len(set(names)) == len(names) else [given.get(run.run, run.run) for run in runs]
 
 
@@ -167,21 +188,14 @@ def printable(text: str) -> str:
 def curves_command(run: Run, store: Path, view: View) -> str:
     """The command that measures the curves which a run lacks; it names another run where the level is another one."""
     more = view.level not in run.levels
-    words = ["wirescope", "extract", "--model", run.model]
-    if run.task in TASKS:
-        words += ["--task", run.task, "--limit", str(run.prompts), "--seed", str(run.seed or 0)]
-    else:
-        words += ["--prompts", f"{run.task}.jsonl"]
-    words += ["--store", str(store), "--run", f"{run.run}-{view.level}" if more else run.run]
-    for level in [view.level] if more else run.levels:
-        words += ["--level", level]
-    for option in ("method", "metric", "dtype"):
-        words += [f"--{option}", str(getattr(run, option))]
-    words += ["--steps", str(run.steps)] if run.steps else []
-    words += ["--merge-qkv"] if run.shape.inputs is Inputs.MERGED else []
-    words += ["--ablation", view.ablation or run.ablation or "corrupt"]
-    split = run.curves[0].split if run.curves else None
-    words += ["--split", str(split)] if split and not more else []
+    words = run.command(
+        store,
+        run=f"{run.run}-{view.level}" if more else run.run,
+        level=[view.level] if more else run.levels,
+        ablation=view.ablation or run.ablation,
+    )
+    words += ["--ranking", view.ranking] if view.ranking not in ("prompt", "task") else []
+    words += ["--split", str(run.split)] if run.split and not more else []
     return shlex.join(words)
 
 
@@ -190,6 +204,10 @@ def _curve(connection: Connection, store: Path, run: Run, view: View, attributed
     which = {"run": run.run, "level": view.level, "ablation": ablation}
     points = ask(connection, "run_curve", ranking=view.ranking, **which)
     if not points.num_rows:
+        one_ranking = view.ranking == "task" or run.prompts <= 1
+        if attributed and one_ranking and view.level == "edge" and "edge" in run.levels:
+            alone = _attributed_alone(connection, run)
+            return Curve(run, ablation, points, points, alone, run.prompts, performances(connection)[run.run])
         raise InputError(_no_curve(run, store, view, ablation))
     if not any(points["explained"].is_valid().to_pylist()):
         raise InputError(
@@ -199,8 +217,9 @@ def _curve(connection: Connection, store: Path, run: Run, view: View, attributed
     measured = ask(connection, "run_curve_prompts", ranking=view.ranking, **which)["prompt_id"].to_pylist()
     shares = None
     if attributed:
-        set_chosen(connection, run.ranked_by.tolist() if view.ranking == "task" else measured)
+        set_chosen(connection, measured if view.ranking == "prompt" else run.ranked_by.tolist())
         shares = ask(connection, "run_attributed", run=run.run, level=view.level, ranking=view.ranking)
+    performance = performances(connection)[run.run]
     return Curve(
         run=run,
         ablation=ablation,
@@ -208,7 +227,16 @@ def _curve(connection: Connection, store: Path, run: Run, view: View, attributed
         random=ask(connection, "run_curve", ranking="random", **which),
         attributed=shares,
         prompts=len(measured),
+        performance=performance,
+        doubts=tuple(curve_doubts(connection, run, performance)[view.level, ablation]),
     )
+
+
+def _attributed_alone(connection: Connection, run: Run) -> pa.Table:
+    """The share of |mean score| in the k strongest edges where no size was measured: at sizes even on a log axis."""
+    every = ask(connection, "attributed_curve", run=run.run)
+    sizes = np.unique(np.geomspace(1, every.num_rows, _SIZES).astype(int))
+    return every.take(sizes - 1).rename_columns(["requested", "share"])
 
 
 def _no_curve(run: Run, store: Path, view: View, ablation: str) -> str:

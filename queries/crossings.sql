@@ -1,6 +1,7 @@
--- At how many units does each curve, in each draw, first reach each threshold?
--- k is interpolated on log k between the last size below and the first size at or above the threshold, and
--- null for a curve that never gets there.
+-- From how many units on does each curve, in each draw, stay at or above each threshold?
+-- k is interpolated on log k between the last size below the threshold and the next one, and null for a curve that is
+-- below at its last size; first_k is where the curve gets there first, whether it stays or not, and null if it never
+-- does. Sizes at which nothing is defined are passed over.
 with
 steps as (
     select
@@ -12,17 +13,22 @@ steps as (
         requested,
         explained,
         lag(requested) over (
-            partition by run, level, ranking, ablation, draw
+            partition by run, level, ranking, ablation, draw, explained is null
             order by requested
         ) as requested_before,
         lag(explained) over (
-            partition by run, level, ranking, ablation, draw
+            partition by run, level, ranking, ablation, draw, explained is null
             order by requested
-        ) as explained_before
+        ) as explained_before,
+        lead(requested) over (
+            partition by run, level, ranking, ablation, draw, explained is null
+            order by requested
+        ) as requested_after
     from resampled_curves
 ),
 
-reached as (
+-- every way up through a threshold: the first one and the last one are what is asked for
+ways_up as (
     select
         steps.run,
         steps.level,
@@ -30,53 +36,30 @@ reached as (
         steps.ablation,
         steps.draw,
         thresholds.threshold,
+        case when steps.requested_after is null then steps.explained end as explained_last,
         case
-            when steps.requested_before is null then cast(steps.requested as double)
-            else exp(
-                ln(steps.requested_before)
-                + (ln(steps.requested) - ln(steps.requested_before))
-                * (thresholds.threshold - steps.explained_before)
-                / nullif(steps.explained - steps.explained_before, 0)
-            )
-        end as k,
-        row_number() over (
-            partition by
-                steps.run, steps.level, steps.ranking, steps.ablation, steps.draw, thresholds.threshold
-            order by steps.requested
-        ) as position
+            when steps.explained >= thresholds.threshold and steps.requested_before is null
+                then cast(steps.requested as double)
+            when steps.explained >= thresholds.threshold and steps.explained_before < thresholds.threshold
+                then exp(
+                    ln(steps.requested_before)
+                    + (ln(steps.requested) - ln(steps.requested_before))
+                    * (thresholds.threshold - steps.explained_before)
+                    / (steps.explained - steps.explained_before)
+                )
+        end as k
     from steps
     cross join thresholds
-    where steps.explained >= thresholds.threshold
-),
-
-asked as (
-    select
-        steps.run,
-        steps.level,
-        steps.ranking,
-        steps.ablation,
-        steps.draw,
-        thresholds.threshold
-    from steps
-    cross join thresholds
-    group by steps.run, steps.level, steps.ranking, steps.ablation, steps.draw, thresholds.threshold
 )
 
 select
-    asked.run,
-    asked.level,
-    asked.ranking,
-    asked.ablation,
-    asked.draw,
-    asked.threshold,
-    reached.k
-from asked
-left join reached
-    on
-        reached.run = asked.run
-        and reached.level = asked.level
-        and reached.ranking = asked.ranking
-        and reached.ablation = asked.ablation
-        and reached.draw = asked.draw
-        and reached.threshold = asked.threshold
-        and reached.position = 1
+    run,
+    level,
+    ranking,
+    ablation,
+    draw,
+    threshold,
+    case when max(explained_last) >= threshold then max(k) end as k,
+    min(k) as first_k
+from ways_up
+group by run, level, ranking, ablation, draw, threshold

@@ -1,21 +1,21 @@
 """What the explorer shows: of each run its strongest edges, by task and by prompt, and what circuits of them explain.
 
-A panel is a task: its runs stand side by side, usually a sparse model and the dense one that it came from. The task
-ranking is that of the measured circuits: by the mean score over all prompts or, where the curves have a split, over
-those that the split ranks by. A prompt's ranking is by its own scores. Prompts are offered where all runs of a panel
-have the same text under the same number, those with measured circuits first.
+A panel is a task: its runs stand side by side, usually a sparse model and the dense one that it came from. Rankings of
+the task are those of the measured circuits: by the mean score over the prompts that rank, all or those of a split; by
+|score|, and in every other way in which curves were measured. A prompt's ranking is by its own |scores|. Prompts are
+offered where all runs of a panel have the same text under the same number, those with measured circuits first.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from .. import graphs
 from ..data import Run, task_title
-from ..graphs import InputError
-from ..graphs.circuit import Scores
+from ..graphs import RANKINGS, InputError
+from ..graphs.rankings import Scores
 from ..graphs.wiring import Ids
 from .circuits import edge_scores
 from .comparing import labels_of
@@ -49,11 +49,15 @@ class Side:
 
     run: Run
     label: str
-    ranking_prompts: int
-    """How many prompts the task ranking is the mean of."""
-    task: RankedEdges
+    tasks: tuple[RankedEdges, ...]
+    """One for each of the panel's rankings of the task."""
     prompts: tuple[RankedEdges, ...]
     """One for each of the panel's prompts."""
+
+    @property
+    def task(self) -> RankedEdges:
+        """The ranking of the task by |score|."""
+        return self.tasks[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +65,8 @@ class Panel:
     """The runs of a task, side by side."""
 
     name: str
+    rankings: tuple[str, ...]
+    """Of the task, by name; `task`, by |score|, is the first."""
     prompts: tuple[Prompt, ...]
     sides: tuple[Side, ...]
 
@@ -108,30 +114,55 @@ def _panel(
 ) -> Panel:
     offered = _offered(connection, runs)[:prompts]
     called = labels_of(runs, labels)
+    # a ranking is worth its place in the page where it was measured
+    rankings = tuple(
+        by
+        for by in RANKINGS
+        if by == "task" or any(_task_curve(connection, run, by).num_rows for run in runs)
+    )
     sides = tuple(
-        _side(connection, run, label, offered, edges) for run, label in zip(runs, called, strict=True)
+        _side(connection, run, label, rankings, offered, edges)
+        for run, label in zip(runs, called, strict=True)
     )
     tasks = dict.fromkeys(task_title(run.task) if run.task else run.run for run in runs)
-    return Panel(" / ".join(tasks), offered, sides)
+    return Panel(" / ".join(tasks), rankings, offered, sides)
 
 
-def _side(connection: Connection, run: Run, label: str, prompts: Sequence[Prompt], edges: int) -> Side:
-    of_edges = {"run": run.run, "level": "edge", "ablation": run.ablation}
-    curve = ask(connection, "run_curve", ranking="task", **of_edges).drop_columns("stderr")
-    task = _strongest(edge_scores(connection, run, None, run.ranked_by), edges, curve)
-    own = tuple(
+def _side(
+    connection: Connection,
+    run: Run,
+    label: str,
+    rankings: Sequence[str],
+    prompts: Sequence[Prompt],
+    edges: int,
+) -> Side:
+    means = edge_scores(connection, run)
+    tasks = tuple(
         _strongest(
-            edge_scores(connection, run, prompt.prompt_id),
-            edges,
-            ask(connection, "run_prompt_curve", ranking="prompt", prompt=prompt.prompt_id, **of_edges),
+            means, graphs.ranking(means, by, sign=run.helpful_sign), edges, _task_curve(connection, run, by)
         )
-        for prompt in prompts
+        for by in rankings
     )
-    return Side(run, label, len(run.ranked_by), task, own)
+    own = []
+    for prompt in prompts:
+        scores = edge_scores(connection, run, prompt.prompt_id)
+        curve = ask(
+            connection, "run_prompt_curve", ranking="prompt", prompt=prompt.prompt_id, **_of_edges(run)
+        )
+        own.append(_strongest(scores, graphs.ranking(scores), edges, curve))
+    return Side(run, label, tasks, tuple(own))
 
 
-def _strongest(scores: Scores, edges: int, curve: pa.Table) -> RankedEdges:
-    strongest = graphs.ranking(scores)[:edges]
+def _task_curve(connection: Connection, run: Run, by: str) -> pa.Table:
+    return ask(connection, "run_curve", ranking=by, **_of_edges(run)).drop_columns("stderr")
+
+
+def _of_edges(run: Run) -> dict[str, str | None]:
+    return {"run": run.run, "level": "edge", "ablation": run.ablation}
+
+
+def _strongest(scores: Scores, order: Ids, edges: int, curve: pa.Table) -> RankedEdges:
+    strongest = order[:edges]
     return RankedEdges(strongest, scores[strongest], curve)
 
 
@@ -153,4 +184,4 @@ def _offered(connection: Connection, runs: Sequence[Run]) -> tuple[Prompt, ...]:
 def _told_apart(panel: Panel) -> Panel:
     """A panel whose task another one has too, named after its runs as well."""
     runs = ", ".join(side.run.run for side in panel.sides)
-    return Panel(f"{panel.name} ({runs})", panel.prompts, panel.sides)
+    return replace(panel, name=f"{panel.name} ({runs})")

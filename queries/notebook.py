@@ -29,11 +29,11 @@ import duckdb
 
 from ..data import LEVELS, TABLES, Catalog, read_catalog
 from ..graphs import Circuit, one_of, side_by_side
-from .circuits import Choice, choose, choose_each, units
+from .circuits import Choice, choose, choose_each, to_list, units
 from .comparing import View
-from .engine import DuckDB
+from .engine import DuckDB, limited
 from .questions import ask
-from .session import open_store
+from .session import open_catalog
 from .texts import VIEWS
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ _VIEWS = ("runs", *TABLES, *VIEWS)
 
 def open(store: Path | str, *, memory: str | None = None) -> "Store":  # noqa: A001  # for q.open(...)
     """Open a store; runs that cannot be read are left out with a warning. DuckDB may take so much memory: "4GB"."""
-    catalog = read_catalog(store)
-    for message in catalog.broken.values():
+    opened = Store(read_catalog(store), memory=memory)
+    for message in opened.catalog.broken.values():
         warnings.warn(f"Left out: {message}", stacklevel=2)
-    return Store(catalog, memory=memory)
+    return opened
 
 
 class Store:
@@ -58,9 +58,7 @@ class Store:
     """
 
     def __init__(self, catalog: Catalog, *, memory: str | None = None) -> None:
-        self.catalog = catalog
-        self.connection = open_store(catalog, memory=memory)
-        """DuckDB's, for what the methods do not do; it reaches files of the store and no others, and can write them."""
+        self.catalog, self.connection = open_catalog(catalog, memory=memory)
 
     def __getattr__(self, view: str) -> duckdb.DuckDBPyRelation:
         if view not in _VIEWS:
@@ -70,9 +68,11 @@ class Store:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *_VIEWS]
 
-    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """The answer to a SELECT."""
-        return DuckDB(self.connection).relation(query)
+    def sql(self, query: str, *, timeout: float | None = None) -> duckdb.DuckDBPyRelation:
+        """The answer to a SELECT; with a timeout it is computed now, and given up after so many seconds."""
+        if timeout is None:
+            return DuckDB(self.connection).relation(query)
+        return self.connection.from_arrow(limited(self.connection, timeout=timeout).select(query))
 
     def ask(self, question: str, /, **given: Any) -> duckdb.DuckDBPyRelation:
         """The answer to a ready-made question, such as `head_strength` of a run."""
@@ -83,21 +83,20 @@ class Store:
         return choose(self.connection, self.catalog.run(run), Choice(**choice)).circuit
 
     def top(self, run: str, *, level: str = "edge", **choice: Any) -> duckdb.DuckDBPyRelation:
-        """The units of a run's circuit at a level, the strongest first."""
+        """The units that a run's circuit requests at a level, the strongest first; 20 unless a `Choice` says more."""
         one_of("level", level, LEVELS)
-        found = units(self.connection, self.catalog.run(run), level, Choice(**choice))
+        found = units(self.connection, self.catalog.run(run), level, to_list(**choice))
         return self.connection.from_arrow(found.rows)
 
     def stats(self, *runs: str, **choice: Any) -> duckdb.DuckDBPyRelation:
         """Graph measures of the circuits of runs, side by side."""
-        return self.connection.from_arrow(
-            side_by_side(choose_each(self.connection, self.catalog, runs, Choice(**choice)))
-        )
+        chosen = choose_each(self.connection, self.catalog, runs, Choice(**choice))
+        return self.connection.from_arrow(side_by_side({name: one.circuit for name, one in chosen.items()}))
 
     def curve(
         self, *runs: str, attributed: bool = False, labels: dict[str, str] | None = None, **view: Any
     ) -> "CurveFigure":
-        """Explained-effect curves: sparse, dense, ...; a `View` says which: level, ranking, ablation, threshold."""
+        """Explained-effect curves: sparse, dense, ...; a `View` says which: level, ranking, ablation, ..."""
         from ..viz import curve_figure  # drawing is for those who draw
 
         return curve_figure(

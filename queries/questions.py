@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..data import TABLES
-from ..graphs import InputError, did_you_mean
+from ..graphs import InputError, did_you_mean, one_of
 from .bootstrap import resample, set_thresholds
 from .engine import Connection, Engine, engine_of
 from .texts import QUESTIONS, VIEWS, text
@@ -15,10 +15,25 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "run_scores": {"prompt": None},
     "top_edges": {"prompt": None},
     "top_heads": {"prompt": None},
-    "multiplier_intervals": {"threshold": 0.9, "draws": 1000, "seed": 0},
-    "run_multiplier": {"threshold": 0.9, "draws": 1000, "seed": 0},
+    "multiplier_intervals": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
+    "run_multiplier": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
 }
-"""What a question is given unless the caller says otherwise; no prompt means all of them."""
+"""What a question is given unless the caller says otherwise; no prompt means those that rank."""
+CROSSINGS = ("sustained", "first")
+"""Where a curve reaches a threshold: from where on it stays there, or where it first gets there."""
+
+_MOST_EFFECT = 1.5
+"""Circuits may explain more than all of an effect, but never so much more that 90 can mean anything but 90 %."""
+
+_ABOUT = {
+    **dict.fromkeys(
+        ("top_edges", "attributed_curve", "layer_mass", "head_strength", "overlap", "stability"), "edge"
+    ),
+    "top_heads": "head",
+    "top_attention": "attention",
+    **dict.fromkeys(("areas", "measured_prompts", "reach", "multiplier_intervals"), "curves"),
+}
+"""What questions need: the scores of a level, or measured curves."""
 
 
 def answer(connection: Connection, query: str, /, **given: Any) -> pa.Table:
@@ -35,10 +50,36 @@ def answer(connection: Connection, query: str, /, **given: Any) -> pa.Table:
     return select(connection, query)
 
 
+def why_empty(connection: Connection, question: str, /, **given: Any) -> str | None:
+    """Why a question, asked with what it was given, has no rows for an answer; None where that says itself."""
+    about = _ABOUT.get(question)
+    found = {row["run"]: row for row in ask(connection, "run_list").to_pylist()}
+    run = found.get(str(given.get("run")))
+    if not found:
+        return "The store has no runs."
+    if about is None or (run is None and about != "curves"):
+        return None
+    if run is None:
+        return (
+            f"No {'two runs' if question == 'multiplier_intervals' else 'run'} of the store "
+            f"{'that belong together have' if question == 'multiplier_intervals' else 'has'} measured curves."
+        )
+    imported = run["method"] is None
+    if about == "curves":
+        how = "it was imported" if imported else "'wirescope extract' with --curves adds them"
+        return f"The run '{run['run']}' has no measured curves: {how}."
+    levels = run["levels"] if isinstance(run["levels"], str) else ", ".join(run["levels"])
+    if about in levels:
+        return None
+    how = ", as imported" if imported else ""
+    return f"The run '{run['run']}' has no {about} scores: its levels are {levels}{how}."
+
+
 def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
     """The answer to one of the questions; `parameters` says what it needs, less what has a default.
 
-    Those about multipliers take the `threshold`, and the number of `draws` of their bootstrap and its `seed`.
+    Those about multipliers take the `threshold` and the `crossing`, and the number of `draws` of their bootstrap and
+    its `seed`.
     """
     query, needed = text(question), parameters(question)
     values = _DEFAULTS.get(question, {}) | given
@@ -50,6 +91,16 @@ def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
     engine = engine_of(connection)
     _check_values(engine, values)
     return _resampled(engine, query, **values) if "draws" in values else engine.run(query, values)
+
+
+def check_effect(what: str, value: float) -> None:
+    """Refuse an explained effect that no curve is compared at: it is a share of the whole effect, not a percentage."""
+    if not 0 < value <= _MOST_EFFECT:
+        meant = f" Did you mean {value / 100:g}?" if 10 <= value <= 100 * _MOST_EFFECT else ""
+        raise InputError(
+            f"{what} is an explained effect above 0 and at most {_MOST_EFFECT:g}, where 1 is all of it, not "
+            f"{value:g}.{meant}"
+        )
 
 
 def select(connection: Connection, query: str) -> pa.Table:
@@ -90,10 +141,14 @@ def _check_values(engine: Engine, values: dict[str, Any]) -> None:
             raise InputError(f"{name} is {values[name]!r}; it must be a whole number, 1 or more.")
     if "seed" in values and not (type(values["seed"]) is int and values["seed"] >= 0):
         raise InputError(f"seed is {values['seed']!r}; it must be a whole number, 0 or more.")
-    if "threshold" in values and not isinstance(values["threshold"], int | float):
-        raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
+    if "threshold" in values:
+        if not isinstance(values["threshold"], int | float):
+            raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
+        check_effect("The threshold", values["threshold"])
+    if "crossing" in values:
+        one_of("crossing", str(values["crossing"]), CROSSINGS)
     for name in values.keys() & {"run", "other"}:
-        there = engine.run(text("run_list"), {})["run"].to_pylist()
+        there = engine.run(text("run_names"), {})["run"].to_pylist()
         if values[name] not in there:
             raise InputError(
                 f"The store has no run '{values[name]}' (runs: {', '.join(there)})."

@@ -1,11 +1,14 @@
--- At how many units, of how many, does each measured curve of a run first explain 0.9 of the effect?
--- k is null for a curve that never gets there. Attention edges: units is the largest size measured.
+-- From how many units on, of how many, does each measured curve of a run explain 0.9 of the effect?
+-- k is null for a curve that does not stay there; first_k is where it first gets there, and it is ragged if it falls
+-- below again, so that the two differ by more than a tenth. Attention edges: units is the largest size measured.
 select
     crossings.level,
     crossings.ranking,
     crossings.ablation,
     crossings.threshold,
     crossings.k,
+    crossings.first_k,
+    coalesce(crossings.k > 1.1 * crossings.first_k, crossings.first_k is not null) as ragged,
     case crossings.level
         when 'edge' then runs.edges
         when 'head' then runs.layers * runs.heads

@@ -1,6 +1,7 @@
 -- What share of the total |score| do the top k units hold, at the sizes at which a curve was measured?
--- chosen holds the prompts that count. Ranked by task, the units' mean scores over these; ranked by prompt, the mean
--- over prompts of each one's share. A prompt that has fewer units than k has them all.
+-- chosen holds the prompts that count. Ranked by prompt, the mean over prompts of each one's share; a prompt that has
+-- fewer units than k has them all. In another ranking, of the units' mean scores over these prompts: by task those with
+-- the largest |score| first, by signed those that help most.
 with
 scored as (
     select
@@ -28,19 +29,37 @@ scored as (
     where attention_scores.run = $run and $level = 'attention'
 ),
 
-strengths as (
+helpful as (
+    select helpful_sign
+    from runs
+    where run = $run
+),
+
+means as (
     select
         prompt_id,
-        cast(abs(score) as double) as strength
+        score
     from scored
-    where $ranking <> 'task'
+    where $ranking = 'prompt'
     union all
     select
         -1 as prompt_id,
-        cast(abs(cast(avg(score) as real)) as double) as strength
+        cast(avg(score) as real) as score
     from scored
-    where $ranking = 'task'
+    where $ranking <> 'prompt'
     group by unit
+),
+
+strengths as (
+    select
+        means.prompt_id,
+        cast(abs(means.score) as double) as strength,
+        case
+            when $ranking = 'signed' then cast(helpful.helpful_sign * means.score as double)
+            else cast(abs(means.score) as double)
+        end as place
+    from means
+    cross join helpful
 ),
 
 totals as (
@@ -56,10 +75,10 @@ totals as (
 ranked as (
     select
         prompt_id,
-        row_number() over (partition by prompt_id order by strength desc) as k,
+        row_number() over (partition by prompt_id order by place desc) as k,
         sum(strength) over (
             partition by prompt_id
-            order by strength desc rows between unbounded preceding and current row
+            order by place desc rows between unbounded preceding and current row
         ) as strength
     from strengths
 ),

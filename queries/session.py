@@ -1,21 +1,27 @@
 """DuckDB over a store: a view for each of its tables, and the views made from them.
 
-`open_store` makes a connection in memory that reaches files below the store and no others: it cannot load
-extensions or be configured otherwise. That nothing below the store is written is for `engine` to see to, which runs
-a user's SELECT and no other statement.
+`open_store` makes a connection in memory that reaches the parts of the store, and nothing else, through a file
+system that only reads (`files`); it cannot load extensions or be configured otherwise. What does not fit in memory goes
+to a folder that is this connection's alone and is removed with it: should a query ever get to write, that is where.
 """
 
-import os
+import atexit
+import shutil
 import tempfile
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, parse_bytes, read_catalog
-from .bootstrap import resample, set_chosen, set_thresholds
-from .engine import Connection, engine_of, quoted
+from ..graphs import InputError, StoreError
+from .bootstrap import resample, set_chosen, set_held_out, set_thresholds
+from .engine import Connection, Engine, engine_of, quoted
+from .files import Parts
 from .texts import VIEWS, text
 
 _RUN_COLUMNS = {
@@ -27,6 +33,8 @@ _RUN_COLUMNS = {
     "levels": pa.list_(pa.string()),
     "prompts": pa.int32(),
     "prompts_hash": pa.string(),
+    "only_correct": pa.bool_(),
+    "prompts_tried": pa.int32(),
     "layers": pa.int32(),
     "heads": pa.int32(),
     "kv_heads": pa.int32(),
@@ -38,6 +46,7 @@ _RUN_COLUMNS = {
     "integration_rule": pa.string(),
     "metric": pa.string(),
     "sign": pa.string(),
+    "helpful_sign": pa.int32(),
     "ablation": pa.string(),
     "split": pa.float64(),
     "seed": pa.int64(),
@@ -50,55 +59,107 @@ _RUN_COLUMNS = {
     "finished": pa.string(),
 }
 
+_connections: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+
 
 def open_store(store: Path | str | Catalog, *, memory: str | None = None) -> duckdb.DuckDBPyConnection:
     """A connection with the store's views; `Catalog` if the store has been looked at already.
 
-    `memory` is what DuckDB may take, as "4GB", before it goes on on disk; by default 80 % of the machine's.
+    `memory` is what DuckDB may take, as "4GB", before it goes on on disk, and what an answer may take at most; by
+    default 80 % of the machine's.
     """
-    catalog = store if isinstance(store, Catalog) else read_catalog(store)
+    return open_catalog(store if isinstance(store, Catalog) else read_catalog(store), memory=memory)[1]
+
+
+def open_catalog(catalog: Catalog, *, memory: str | None = None) -> tuple[Catalog, duckdb.DuckDBPyConnection]:
+    """A connection, and the runs that it has: those whose files cannot be opened are among the broken ones."""
     check_path(catalog.path)
+    parts = Parts(catalog)
     connection = duckdb.connect(
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            # for what does not fit in memory
-            "temp_directory": str(Path(tempfile.gettempdir()) / f"wirescope-{_user()}"),
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,
+            "temp_directory": _new_folder(parts),
         }
     )
-    connection.execute(f"set allowed_directories = [{quoted(str(catalog.path.resolve()))}]")
+    connection.register_filesystem(parts)
+    _connections.add(connection)
+    connection.execute(f"set allowed_paths = [{', '.join(map(quoted, parts.names))}]")
     connection.execute("set enable_external_access = false")
     connection.execute("set enable_progress_bar = false")  # it would go to standard output
     if memory is not None:
         connection.execute(f"set memory_limit = {quoted(f'{parse_bytes(memory)}B')}")
     connection.execute("set lock_configuration = true")
-    set_up(connection, catalog)
-    return connection
+    return set_up(connection, catalog), connection
 
 
-def set_up(connection: Connection, catalog: Catalog) -> None:
-    """Have all views of a store, whatever the engine."""
+def set_up(connection: Connection, catalog: Catalog) -> Catalog:
+    """Have all views of a store, whatever the engine; the runs that it cannot read are among the broken ones."""
     engine = engine_of(connection)
-    engine.put("runs", _runs(catalog.runs.values()))
     for table in TABLES:
-        engine.put_parts(table, catalog)
+        try:
+            engine.put_parts(table, catalog)
+        except (InputError, StoreError):
+            if not (broken := _broken(engine, table, catalog)):
+                raise
+            return set_up(engine, _without(catalog, broken))
+    engine.put("runs", _runs(catalog.runs.values()))
     resample(engine, draws=0)
     set_thresholds(engine, [0.9])
     set_chosen(engine, [])
+    set_held_out(engine, catalog.runs.values())
     for view in VIEWS:
         engine.put_view(view, text(view))
+    return catalog
 
 
-def _user() -> int:
-    """Whose temporary files they are: on a shared machine, nobody can write into another's folder."""
-    # elsewhere everyone has a temporary folder of their own anyway
-    return os.getuid() if hasattr(os, "getuid") else 0
+def _broken(engine: Engine, table: str, catalog: Catalog) -> dict[str, str]:
+    """The runs of which an engine cannot have a table, and why."""
+    broken = {}
+    for name, run in catalog.runs.items():
+        try:
+            if run.parts.get(table):
+                engine.put_parts(table, replace(catalog, runs={name: run}))
+        except StoreError as error:
+            broken[name] = str(error)
+        except InputError as error:  # the engine's own words
+            broken[name] = f"The run '{name}' cannot be read: {table}: {str(error).partition(chr(10))[0]}"
+    return broken
+
+
+def _without(catalog: Catalog, broken: Mapping[str, str]) -> Catalog:
+    runs = {name: run for name, run in catalog.runs.items() if name not in broken}
+    return replace(catalog, runs=runs, broken={**catalog.broken, **broken})
+
+
+@atexit.register
+def _close() -> None:
+    """Close what is open still: DuckDB would take the parts, which are Python's, for a leak, and complain."""
+    for connection in list(_connections):
+        with suppress(duckdb.Error):
+            connection.close()
+
+
+def _new_folder(parts: Parts) -> str:
+    """A folder for what does not fit in memory that nobody else can have made; none where none can be made.
+
+    It goes with the parts, and DuckDB lets go of these when nothing of the connection is left, relations included.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="wirescope-")
+    except OSError:  # then all has to fit
+        return ""
+    weakref.finalize(parts, shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _runs(runs: Iterable[Run]) -> pa.Table:
     rows = []
     for run in runs:
-        split = run.curves[0].split if run.curves else None
-        known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "split": split}
+        tried = run.prompts_tried if run.only_correct else run.prompts
+        known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "prompts_tried": tried}
+        known |= {"split": run.split, "helpful_sign": run.helpful_sign}
         rows.append({column: known[column] for column in _RUN_COLUMNS})
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))

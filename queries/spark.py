@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -28,6 +28,8 @@ import pyarrow as pa
 from ..data import TABLES, Catalog, check_path, read_catalog, schema_of
 from ..graphs import InputError
 from .engine import DuckDB, check_names, columns_of, no_rows, only_select, plain_columns, quoted
+from .files import check_there
+from .limits import stoppable
 from .session import open_store, set_up
 from .texts import VIEWS
 
@@ -40,13 +42,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.variable.substitute": "false",  # ${env:HOME} is a text
 }
-_TYPES = {
-    pa.int32(): "int",
-    pa.float32(): "float",
-    pa.string(): "string",
-    pa.list_(pa.int32()): "array<int>",
-    pa.list_(pa.string()): "array<string>",
-}
+_TYPES = {pa.bool_(): "boolean", pa.int32(): "int", pa.float32(): "float", pa.string(): "string"}
 _PLAIN = ("boolean", "byte", "short", "integer", "long", "float", "double", "string", "decimal", "void")
 _SOURCES = ("OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef")
 """What a plan may read beside views: what stands in the query itself."""
@@ -59,23 +55,32 @@ class Spark:
     session: "SparkSession"
     twin: duckdb.DuckDBPyConnection
     """DuckDB with the same views and no runs: it knows the types of answers."""
+    catalog: Catalog
+    """The runs that it has."""
+    timeout: float | None = None
 
     def run(self, query: str, values: Mapping[str, Any]) -> pa.Table:
         """The answer to a text of ours, with values for its parameters, and with DuckDB's types."""
         named = re.sub(r"\$(\w+)", r":\1", query)
         with _messages():
-            rows = self.session.sql(named, args=dict(values)).toArrow()
+            rows = self._stoppable(lambda: self.session.sql(named, args=dict(values)).toArrow())
         return rows.cast(DuckDB(self.twin).run(query, values).schema)
 
     def select(self, query: str) -> pa.Table:
         """The answer to a user's query, which must be one SELECT of the store's views."""
         query = query.strip().rstrip("; \n")
         with _messages():
-            frame = self._checked(query)
-            check_names(frame.columns)
-            if not all(_is_plain(field.dataType) for field in frame.schema):
-                frame = frame.selectExpr(*map(_plain, frame.schema))
-            return plain_columns(frame.toArrow())
+            return self._stoppable(lambda: self._select(query))
+
+    def _select(self, query: str) -> pa.Table:
+        frame = self._checked(query)
+        check_names(frame.columns)
+        if not all(_is_plain(field.dataType) for field in frame.schema):
+            frame = frame.selectExpr(*map(_plain, frame.schema))
+        return plain_columns(frame.toArrow())
+
+    def _stoppable(self, work: Callable[[], pa.Table]) -> pa.Table:
+        return stoppable(work, self.session.sparkContext.cancelAllJobs, self.timeout)
 
     def put(self, name: str, rows: pa.Table) -> None:
         """Have a table by that name, in the place of another."""
@@ -84,7 +89,8 @@ class Spark:
 
     def put_parts(self, table: str, catalog: Catalog) -> None:
         """Have a table of the store as a view of its files."""
-        runs = [self._parts(table, catalog, name) for name in catalog.runs if catalog.files(table, name)]
+        with _messages():
+            runs = [self._parts(table, catalog, name) for name in catalog.runs if catalog.files(table, name)]
         if runs:
             reduce(lambda above, below: above.union(below), runs).createOrReplaceTempView(table)
         else:
@@ -96,12 +102,14 @@ class Spark:
 
     def _parts(self, table: str, catalog: Catalog, name: str) -> "DataFrame":
         run = catalog.runs[name]
+        for file in catalog.files(table, name):
+            check_there(file, name)
         schema = schema_of(table, run.schema_version)
-        columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in schema)
+        columns = ", ".join(f"{field.name} {_type_word(field.type)}" for field in schema)
         # wherever a cluster has its own files, and whatever pattern a path could be
         files = [f"file://{path.resolve()}" for path in catalog.files(table, name)]
         rows = self.session.read.schema(columns).option("__globPaths__", "false").parquet(*files)
-        return rows.selectExpr(*columns_of(table, run, "array<string>"), f"{quoted(name)} as run")
+        return rows.selectExpr(*columns_of(table, run, _type_word), f"{quoted(name)} as run")
 
     def _checked(self, query: str) -> "DataFrame":
         """What a query gives, if it is a SELECT of the views alone, or describes one; nothing else is run."""
@@ -137,9 +145,8 @@ def open_spark(store: Path | str | Catalog, session: "SparkSession | None" = Non
     major, minor = session.version.split(".")[:2]
     if (int(major), int(minor)) < (4, 3):  # whose faster reader cannot read BYTE_STREAM_SPLIT
         session.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
-    spark = Spark(session, open_store(replace(catalog, runs={})))
-    set_up(spark, catalog)
-    return spark
+    spark = Spark(session, open_store(replace(catalog, runs={})), catalog)
+    return replace(spark, catalog=set_up(spark, spark.catalog))
 
 
 def start_spark(master: str | None = None) -> "SparkSession":
@@ -212,6 +219,11 @@ def _check_expression(expression: Any) -> None:
 def _each(sequence: Any) -> list[Any]:
     """The items of a sequence of Scala's."""
     return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _type_word(kind: pa.DataType) -> str:
+    """Spark's word for a type of the store's columns."""
+    return f"array<{_type_word(kind.value_type)}>" if pa.types.is_list(kind) else _TYPES[kind]
 
 
 def _is_plain(kind: Any) -> bool:

@@ -8,7 +8,10 @@ from importlib import resources
 from ..graphs import InputError, did_you_mean
 
 VIEWS = (
+    "ranking_prompts",
     "edge_means",
+    "run_summary",
+    "head_means",
     "run_pairs",
     "curves",
     "resampled_curves",
@@ -19,15 +22,16 @@ VIEWS = (
 """Questions that are views too, each after those that it uses."""
 
 QUESTIONS = (
+    "run_names",
     "run_list",
     "run_prompts",
     "run_prompt",
     "run_scores",
-    "run_chosen_scores",
     "run_curve",
     "run_prompt_texts",
     "run_prompt_curve",
     "run_multiplier",
+    "run_effects",
     "run_curve_prompts",
     "run_attributed",
     "measured_prompts",

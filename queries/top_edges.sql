@@ -1,5 +1,5 @@
--- Which k edges of a run have the largest |mean score|, over all its prompts or for one of them?
--- prompt is the number of a prompt, or null for all.
+-- Which k edges of a run have the largest |mean score|, over the prompts that rank or for one prompt?
+-- prompt is the number of a prompt, or null for those that rank: all, or with a split those that it ranks by.
 select
     ranked.position,
     ranked.edge_id,
@@ -15,7 +15,13 @@ from (
             edge_id,
             cast(avg(score) as real) as score
         from edge_scores
-        where run = $run and (cast($prompt as integer) is null or prompt_id = $prompt)
+        anti join (
+            select prompt_id
+            from held_out
+            where run = $run and cast($prompt as integer) is null
+        ) as others
+            on others.prompt_id = edge_scores.prompt_id
+        where run = $run and (cast($prompt as integer) is null or edge_scores.prompt_id = $prompt)
         group by edge_id
     ) as means
 ) as ranked

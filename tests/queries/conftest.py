@@ -3,11 +3,11 @@
 import pytest
 
 GIVEN = {
+    "run_names": {},
     "run_list": {},
     "run_prompts": {"run": "dense-ioi"},
     "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
-    "run_chosen_scores": {"run": "dense-ioi"},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
     "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
     "run_prompt_curve": {
@@ -28,6 +28,7 @@ GIVEN = {
         "ablation": "corrupt",
     },
     "run_attributed": {"run": "dense-ioi", "level": "head", "ranking": "task"},
+    "run_effects": {"run": "dense-ioi"},
     "reach": {"run": "dense-ioi"},
     "top_edges": {"run": "dense-ioi", "k": 5, "prompt": None},
     "top_heads": {"run": "dense-ioi", "k": 3, "prompt": None},

@@ -108,7 +108,15 @@ def test_curves_and_multiplier_are_those_of_the_views(opened):
         connection, catalog, pair_up(connection, catalog, [])[0], View(ranking="task", threshold=1.05)
     )
     assert never.multiplier.multiplier is None
-    assert never.multiplier.sparse_k is not None
+    assert never.multiplier.sparse_k is None  # it falls again, to 1
+    assert never.multiplier.sparse_first_k is not None
+    first = compare(
+        connection,
+        catalog,
+        pair_up(connection, catalog, [])[0],
+        View(ranking="task", threshold=1.05, crossing="first"),
+    )
+    assert first.multiplier.sparse_k == never.multiplier.sparse_first_k
 
 
 def test_any_two_runs_can_be_compared_whatever_they_came_from(opened):
@@ -210,8 +218,8 @@ def test_attention_edges_by_effect_are_as_many_as_the_prompt_itself_needs(toy_co
         assert (found.requested, found.rows.num_rows) == (size, size)
     with pytest.raises(InputError, match="no measured curve of the attention edges of prompt 2"):
         units(connection, catalog.run("a"), "attention", Choice(effect=0.9, prompt=2))
-    with pytest.raises(InputError, match="of the attention edges of prompt 0 never explains 3"):
-        units(connection, catalog.run("a"), "attention", Choice(effect=3, prompt=0))
+    with pytest.raises(InputError, match=r"of the attention edges of prompt 0 never explains 1.4"):
+        units(connection, catalog.run("a"), "attention", Choice(effect=1.4, prompt=0))
 
 
 def test_with_a_split_the_attributed_curve_is_of_the_prompts_that_rank(toy_copy):
@@ -301,15 +309,17 @@ def test_the_command_says_what_the_run_says():
         "--level edge --level head --method eap-ig --metric kl --dtype bfloat16 --steps 7 --merge-qkv --ablation zero"
     )
     # a level that was not scored cannot be added to the run
-    other = curves_command(replace(run, task="my-pairs"), "s", View(level="attention", ablation="corrupt"))
-    assert "--prompts my-pairs.jsonl --store s --run r-attention --level attention " in other
+    other = curves_command(
+        replace(run, task="my-pairs", seed=None), "s", View(level="attention", ablation="corrupt")
+    )
+    assert "--prompts my-pairs.jsonl --limit 40 --store s --run r-attention --level attention " in other
     assert other.endswith("--ablation corrupt")
 
 
 def test_views_that_cannot_be_are_refused():
     with pytest.raises(InputError, match="no ranking of the task: choose --ranking prompt"):
         View(level="attention", ranking="task")
-    with pytest.raises(InputError, match="above 0, not -1"):
+    with pytest.raises(InputError, match=r"above 0 and at most 1.5, where 1 is all of it, not -1"):
         View(threshold=-1)
 
 

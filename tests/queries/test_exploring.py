@@ -50,6 +50,10 @@ def write(path, name: str, *, texts, levels=("edge",), curves=None, effects=(), 
                 }
             ),
         )
+        if "head" in levels:
+            heads = np.flatnonzero(WIRING.is_kind("head"))
+            columns = {"prompt_id": np.repeat(number, len(heads)), "node_id": np.tile(heads, len(texts))}
+            writer.write("head_scores", pa.table(columns | {"score": np.ones(len(texts) * len(heads))}))
         if effects:
             rows = [
                 {"level": "edge", "ranking": "prompt", "ablation": "corrupt", "prompt_id": prompt, "kept": 1}
@@ -79,6 +83,33 @@ def test_the_task_is_ranked_by_the_mean_and_a_prompt_by_its_own_scores(toy):
             expected = scores[prompt.prompt_id]
             np.testing.assert_array_equal(own.edges, ranking(expected))
             np.testing.assert_array_equal(own.scores, expected[ranking(expected)])
+
+
+def test_a_ranking_of_the_task_that_was_measured_is_offered(toy_copy):
+    """Of any side; the most helpful edges come first, and its curve is the one that was measured so."""
+    connection, catalog = runs_of(toy_copy.path)
+    assert explore(connection, [pair(catalog)]).panels[0].rankings == ("task",)
+    rows = select(
+        connection, "select * exclude (run) from effects where run = 'dense-ioi' and ranking = 'task'"
+    )
+    at = rows.schema.get_field_index("ranking")
+    signed = rows.set_column(at, "ranking", pa.array(["signed"] * rows.num_rows))
+    record = replace(catalog.run("dense-ioi"), run="signed", parts={}, finished=None)
+    with write_run(toy_copy.path, record) as writer:
+        writer.write_wiring(Wiring(record.shape))
+        for table in ("prompts", *(f"{level}_scores" for level in record.levels)):
+            writer.write(
+                table, select(connection, f"select * exclude (run) from {table} where run = 'dense-ioi'")
+            )
+        writer.write("effects", signed)
+    connection, catalog = runs_of(toy_copy.path)
+    (panel,) = explore(connection, [[catalog.run("signed"), catalog.run("dense-ioi")]]).panels
+    assert panel.rankings == ("task", "signed")
+    mean = toy_copy.scores["dense-ioi"].astype(np.float64).mean(axis=0).astype(np.float32)
+    for side in panel.sides:
+        assert side.tasks[1].edges.tolist() == np.argsort(mean, kind="stable").tolist()
+    measured = [[task.curve.num_rows for task in side.tasks] for side in panel.sides]
+    assert measured == [[0, 4], [4, 0]]
 
 
 def test_no_more_edges_and_prompts_than_asked_for(toy):
@@ -140,7 +171,7 @@ def test_with_a_split_the_ranking_is_that_of_its_prompts_and_measured_prompts_co
     everyone = scores.astype(np.float64).mean(axis=0).astype(np.float32)
     assert ranking(mean).tolist() != ranking(everyone).tolist()
     assert side.task.edges.tolist() == ranking(mean).tolist()
-    assert side.ranking_prompts == 3
+    assert len(side.run.ranked_by) == 3
     assert [own.curve.num_rows for own in side.prompts] == [1, 1, 1, 0]
 
 

@@ -64,8 +64,9 @@ def test_only_a_select_is_run(store, toy):
 def test_circuits_and_tops_are_those_of_the_commands(store):
     chosen = choose(store.connection, store.catalog.run("dense-ioi"), Choice(k=20))
     assert store.circuit("dense-ioi", k=20) == chosen.circuit
-    assert store.top("dense-ioi", k=20).columns == ["position", "edge_id", "name", "score"]
-    assert len(store.top("dense-ioi", k=20)) == chosen.circuit.kept
+    assert store.top("dense-ioi", k=20).columns == ["position", "edge_id", "name", "score", "kept"]
+    assert len(store.top("dense-ioi", k=20).filter("kept")) == chosen.circuit.kept
+    assert len(store.top("dense-ioi")) == len(store.top("dense-ioi", k=20)) == 20
     assert len(store.top("dense-ioi", level="head", k=2)) == 2
     assert store.stats(*PAIR, k=20).columns == ["measure", *PAIR]
     for runs in ((), ("dense-ioi", "dense-ioi")):

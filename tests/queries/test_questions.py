@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from wirescope.data import Run, write_run
+from wirescope.data import TABLES, Run, write_run
 from wirescope.graphs import InputError, Shape, Wiring, auroc
-from wirescope.queries import QUESTIONS, VIEWS, answer, ask, open_store, parameters, select, text
+from wirescope.queries import QUESTIONS, VIEWS, answer, ask, engine, open_store, parameters, select, text
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
@@ -27,6 +27,9 @@ IOI_HEADS = {
     *("0.1", "0.10", "3.0"),  # duplicate token
     *("2.2", "4.11"),  # previous token
 }
+
+
+TYPES = [pa.bool_(), pa.int32(), pa.float32(), pa.string(), pa.list_(pa.list_(pa.int32()))]
 
 
 @pytest.fixture
@@ -95,6 +98,53 @@ def test_means_agree_with_numpy(connection, toy):
     np.testing.assert_allclose(table["std"].to_numpy(), scores.std(axis=0, ddof=1), atol=1e-7)
     assert set(table["prompts"].to_pylist()) == {4}
     assert table["name"].to_pylist() == WIRING.edge_names().to_pylist()
+    check_errors(table, scores)
+
+
+def test_means_of_heads_agree_with_numpy(connection, toy):
+    table = select(connection, "select * from head_means where run = 'sparse-ioi' order by node_id")
+    heads = np.flatnonzero(WIRING.is_kind("head"))
+    scores = toy.head_scores["sparse-ioi"].astype(np.float64)[:, heads]
+    assert table["node_id"].to_pylist() == heads.tolist()
+    assert table["name"].to_pylist() == [WIRING.node_names[node] for node in heads]
+    assert table["layer"].to_pylist() == WIRING.node_layer[heads].tolist()
+    assert table["head"].to_pylist() == WIRING.node_head[heads].tolist()
+    np.testing.assert_allclose(table["score"].to_numpy(), scores.mean(axis=0), atol=1e-7)
+    np.testing.assert_allclose(table["mean_abs"].to_numpy(), np.abs(scores).mean(axis=0), atol=1e-7)
+    np.testing.assert_allclose(table["std"].to_numpy(), scores.std(axis=0, ddof=1), atol=1e-7)
+    check_errors(table, scores)
+
+
+def check_errors(table: pa.Table, scores: np.ndarray) -> None:
+    stderr = scores.std(axis=0, ddof=1) / np.sqrt(len(scores))
+    np.testing.assert_allclose(table["stderr"].to_numpy(), stderr, atol=1e-7)
+    np.testing.assert_allclose(table["t"].to_numpy(), scores.mean(axis=0) / stderr, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prompts", [1, 7, 300])
+def test_what_does_not_vary_has_no_error_and_no_t(tmp_path, prompts):
+    """Neither 0 nor NaN, which any threshold would let through; in however many parts the sums are taken."""
+    scores = np.random.default_rng(0).normal(size=(prompts, 8)).astype(np.float32)
+    scores[:, :3] = np.float32([0.0, 0.1, -1e-8])
+    record = Run(run="r", model="m", shape=Shape(1, 1), prompts=prompts, levels=("edge",))
+    with write_run(tmp_path / "s", record) as writer:
+        writer.write_wiring(Wiring(record.shape))
+        for shard, own in enumerate(np.array_split(np.arange(prompts), 3)):
+            ids = np.repeat(own, 8)
+            rows = {
+                "prompt_id": ids,
+                "edge_id": np.tile(np.arange(8), len(own)),
+                "score": scores[own].ravel(),
+            }
+            writer.write("edge_scores", pa.table(rows), shard)
+    found = select(
+        open_store(tmp_path / "s"), "select std, stderr, t from edge_means order by edge_id"
+    ).to_pylist()
+    fixed = {"std": None if prompts == 1 else 0.0, "stderr": None, "t": None}
+    assert found[:3] == [fixed] * 3
+    for row in found[3:]:
+        assert (row["t"] is None) == (row["stderr"] is None) == (prompts == 1)
+        assert row["t"] is None or np.isfinite(row["t"])
 
 
 @pytest.mark.parametrize("prompt", [None, 2])
@@ -292,6 +342,16 @@ def test_an_ordered_answer_stays_ordered(ioi):
     plain = select(ioi, "select edge_id from edges order by edge_id * 7919 % 32491")["edge_id"]
     assert select(ioi, query)["edge_id"].equals(plain)
     assert plain[1].as_py() != 1
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_a_column_that_an_older_run_lacks_is_a_null_of_its_type(monkeypatch, toy, kind):
+    """Which a union with the runs that have it needs."""
+    widened = {"prompts": TABLES["prompts"].append(pa.field("novel", kind))}
+    monkeypatch.setattr(engine, "TABLES", TABLES | widened)
+    (column,) = select(open_store(toy.path), "select distinct novel from prompts").columns
+    assert column.to_pylist() == [None]
+    assert column.type == kind
 
 
 def test_two_columns_of_one_name_are_refused(connection):

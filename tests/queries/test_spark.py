@@ -130,10 +130,15 @@ def test_what_is_not_finished_or_broken_is_left_out(session, toy_copy):
 
 def test_a_run_of_an_older_schema_is_null_where_it_has_nothing(session, toy_copy, as_version_1):
     as_version_1(toy_copy.path, "dense-ioi")
-    query = "select run, clean, clean_tokens from prompts where prompt_id = 0 order by run"
+    query = "select run, clean, clean_tokens, wrong_answers from prompts where prompt_id = 0 order by run"
     assert select(open_spark(toy_copy.path, session), query).to_pylist() == [
-        {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None},
-        {"run": "sparse-ioi", "clean": "clean 0", "clean_tokens": ["a", " b", " c"]},
+        {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None, "wrong_answers": None},
+        {
+            "run": "sparse-ioi",
+            "clean": "clean 0",
+            "clean_tokens": ["a", " b", " c"],
+            "wrong_answers": [[6, 7]],
+        },
     ]
 
 

@@ -1,0 +1,4 @@
+-- What are the runs in the store called?
+select run
+from runs
+order by run
