@@ -1,8 +1,21 @@
 """What is read and written: tasks, prompts and text, the store and its schema, what comes with the package."""
 
-from .files import disk_errors, new_folder, replacing
+from .files import (
+    disk_errors,
+    make_folder,
+    new_folder,
+    read_bounded,
+    read_bounded_text,
+    replacing,
+    settle_folder,
+)
 from .models import PAIR
+from .pair_files import read_pairs, scan_pairs
+from .parts import cache_folder
+from .performance import Performance, doubted, performance_of
 from .prompts import (
+    Answer,
+    Pair,
     Prompt,
     TextPair,
     Vocabulary,
@@ -10,21 +23,27 @@ from .prompts import (
     pair_lines,
     prompt_table,
     prompts_hash,
-    read_pairs,
+    trailing_spaces,
 )
 from .published import (
     EMBEDDED,
-    MEMBERSHIP,
+    SIGNS,
     PublishedCircuit,
     auto_circuit_json,
+    brief,
+    how_scored,
     import_circuit,
+    mib_config,
     mib_json,
+    of_loss,
     plain_config,
+    scored_how,
     shape_of,
     width_of,
+    wiring_of,
 )
-from .reading import is_torch, named_circuit, parse_circuit, read_circuit
-from .run import LEVELS, Curves, Part, Run
+from .reading import MOST_BYTES, is_torch, named_circuit, parse_circuit, read_circuit
+from .run import LEVELS, MEMBERSHIP, METRICS, Curves, Part, Run
 from .schema import SCHEMA_VERSION, TABLES, schema_of
 from .sizes import parse_bytes
 from .store import (
@@ -36,6 +55,7 @@ from .store import (
     find_run,
     join_run,
     read_catalog,
+    repair_command,
     write_run,
 )
 from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, make_task, task_title
@@ -46,14 +66,20 @@ __all__ = [
     "LEVELS",
     "MAIN_TASKS",
     "MEMBERSHIP",
+    "METRICS",
+    "MOST_BYTES",
     "PAIR",
     "SCHEMA_VERSION",
+    "SIGNS",
     "TABLES",
     "TASKS",
+    "Answer",
     "Catalog",
     "Curves",
     "Documents",
+    "Pair",
     "Part",
+    "Performance",
     "Prompt",
     "PublishedCircuit",
     "Run",
@@ -62,36 +88,52 @@ __all__ = [
     "TextPair",
     "Vocabulary",
     "auto_circuit_json",
+    "brief",
+    "cache_folder",
     "check_path",
     "check_run",
     "check_store",
     "check_task",
     "disk_errors",
+    "doubted",
     "encode_pairs",
     "example",
     "find_run",
+    "how_scored",
     "import_circuit",
     "is_torch",
     "join_run",
+    "make_folder",
     "make_task",
+    "mib_config",
     "mib_json",
     "named_circuit",
     "new_folder",
+    "of_loss",
     "pair_lines",
     "parse_bytes",
     "parse_circuit",
+    "performance_of",
     "plain_config",
     "prompt_table",
     "prompts_hash",
+    "read_bounded",
+    "read_bounded_text",
     "read_catalog",
     "read_circuit",
     "read_documents",
     "read_pairs",
+    "repair_command",
     "replacing",
+    "scan_pairs",
     "schema_of",
+    "scored_how",
+    "settle_folder",
     "shape_of",
     "task_documents",
     "task_title",
+    "trailing_spaces",
     "width_of",
+    "wiring_of",
     "write_run",
 ]

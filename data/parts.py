@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..graphs import InputError, StoreError
-from .files import disk_errors, replacing
+from .files import disk_errors, make_folder, replacing
+from .layout import Piece
 from .run import Part
 from .schema import CHECKSUMS, encodings, schema_of
 
@@ -37,8 +38,8 @@ def write_part(store: Path, file: Path, table: str, rows: pa.Table, version: int
     encoded = encodings(schema)
     others = [name for name in schema.names if name not in encoded]
     with disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as out:
+        make_folder(file.parent)
+    with replacing(file, follow=False) as out:  # what a link points to may be another's
         summed = _Summed(out)
         pq.write_table(
             rows.select(schema.names).cast(schema),
@@ -61,14 +62,12 @@ def troubles(store: Path, parts: Iterable[tuple[str, Part]], version: int) -> di
     return {file: trouble for (file, *_), trouble in zip(listed, found, strict=True) if trouble}
 
 
-def inspect(
-    store: Path, files: Iterable[tuple[str, Path]], version: int
-) -> Iterator[tuple[Path, Part | None]]:
-    """Each file of a table as a part to list, or None where it is damaged, by the checksums that it has in itself."""
-    there = list(files)
+def inspect(store: Path, wanted: Iterable[Piece], version: int) -> Iterator[tuple[Path, Part | None]]:
+    """Files as parts to list, or None where one is damaged, by the checksums that it has in itself, or another's."""
+    there = [(store / piece.file, piece) for piece in wanted]
     with ThreadPoolExecutor() as pool:
         parts = pool.map(lambda one: _inspected(store, one[0], one[1], version), there)
-        yield from zip((file for _, file in there), parts, strict=True)
+        yield from zip((file for file, _ in there), parts, strict=True)
 
 
 class Memory:
@@ -95,7 +94,7 @@ class Memory:
         """Write down what is new; where that cannot be done, parts are read again next time, and that is all."""
         if self._file is not None and self._now != self._before:
             with suppress(OSError, InputError, StoreError):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._file.parent)
                 with replacing(self._file) as file:
                     file.write(json.dumps(self._now).encode())
 
@@ -134,16 +133,23 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
     if not file.is_file():
+        where = f" a link to '{file.readlink()}', where there is no file" if file.is_symlink() else " missing"
+        return f"'{file}' is{where}."
+    try:
+        size = file.stat().st_size
+    except FileNotFoundError:  # just now
         return f"'{file}' is missing."
-    size = file.stat().st_size
     if size != part.bytes:
         return f"'{file}' has {size} bytes instead of {part.bytes}: it was cut short or replaced."
     try:
-        schema = pq.read_schema(file)
+        content = pq.read_metadata(file)
+        schema, rows = content.schema.to_arrow_schema(), content.num_rows
     except Exception as error:  # a damaged footer can make it fail in any way
         return f"'{file}' is not a Parquet file ({error})."
     if not schema.equals(schema_of(table, version)):
         return f"'{file}' does not have the columns of {table}: it has {', '.join(schema.names)}."
+    if rows != part.rows:
+        return f"'{file}' has {rows} rows instead of {part.rows}."
     try:
         if part.crc32 is None:
             _read_pages(file)
@@ -154,11 +160,17 @@ def _trouble(file: Path, table: str, part: Part, version: int) -> str | None:
     return None
 
 
-def _inspected(store: Path, table: str, file: Path, version: int) -> Part | None:
+def _inspected(store: Path, file: Path, piece: Piece, version: int) -> Part | None:
     try:
-        if not pq.read_schema(file).equals(schema_of(table, version)):
+        if not pq.read_schema(file).equals(schema_of(piece.table, version)):
             return None
         rows = _read_pages(file)
+        if piece.rows not in (None, rows):
+            return None
+        if piece.prompts is not None:
+            ids = pq.read_table(file, columns=["prompt_id"], partitioning=None)["prompt_id"]
+            if sorted(ids.unique().to_pylist()) != list(piece.prompts):
+                return None
         return _part(store, file, rows, file.stat().st_size, _crc32(file), version)
     except Exception:  # a damaged file can make it fail in any way
         return None

@@ -1,18 +1,14 @@
 """Prompt pairs: what they are, how they are read from a file, and what must hold of them.
 
-A file has one pair a line, as JSON, as text or as token ids:
-
-    {"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong": [" John"]}
-    {"clean_ids": [5, 9], "corrupted_ids": [7, 9], "correct_ids": [3], "wrong_ids": [4]}
+An answer is one token or several. What a metric does not need, a pair may lack: `kl` takes no answers.
 
 Text becomes tokens by a function that the caller supplies: nothing here knows tokenizers.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +16,14 @@ import pyarrow as pa
 from ..graphs import InputError
 from .schema import TABLES
 
-_TEXT = ("clean", "corrupted", "correct", "wrong")
-_IDS = tuple(f"{key}_ids" for key in _TEXT)
-_EXAMPLE = '{"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong": [" John"]}'
+TEXT = ("clean", "corrupted", "correct", "wrong")
+IDS = tuple(f"{key}_ids" for key in TEXT)
+_SHOWN_ERRORS = 10
+_SHOWN_LETTERS = 100
+"""Of a value in an error."""
+
+Answer = tuple[int, ...]
+"""The tokens of an answer, one or several."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class TextPair:
 
     clean: str
     corrupted: str
-    correct: tuple[str, ...]
-    wrong: tuple[str, ...]
+    correct: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +42,22 @@ class Prompt:
 
     clean_ids: tuple[int, ...]
     corrupted_ids: tuple[int, ...]
-    correct_ids: tuple[int, ...]
-    wrong_ids: tuple[int, ...]
+    correct_answers: tuple[Answer, ...] = ()
+    wrong_answers: tuple[Answer, ...] = ()
     text: TextPair | None = None
 
+    @property
+    def correct_ids(self) -> tuple[int, ...]:
+        """The first token of each correct answer."""
+        return tuple(answer[0] for answer in self.correct_answers)
 
+    @property
+    def wrong_ids(self) -> tuple[int, ...]:
+        """The first token of each wrong answer."""
+        return tuple(answer[0] for answer in self.wrong_answers)
+
+
+Pair = TextPair | Prompt
 Encode = Callable[[str], list[int]]
 """A whole prompt as token ids."""
 
@@ -63,77 +75,67 @@ class Vocabulary:
     """A token, readable."""
 
 
-def read_pairs(file: Path | str, limit: int | None = None) -> list[TextPair | Prompt]:
-    """Read pairs from a file of JSON lines; what is not a pair is an error with the number of its line."""
-    try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file '{file}' with prompts.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{file}' cannot be read as prompts: {error}.") from error
-    pairs = [
-        _pair(line, f"line {number} of '{file}'") for number, line in enumerate(lines, 1) if line.strip()
-    ]
-    if not pairs:
-        raise InputError(f"'{file}' has no prompts: it needs a JSON object a line, such as {_EXAMPLE}")
-    return pairs[:limit]
+def encode_pairs(
+    pairs: Sequence[Pair] | Mapping[str, Pair | InputError],
+    vocabulary: Vocabulary,
+    *,
+    metric: str | None = None,
+    first_token: bool = False,
+) -> list[Prompt]:
+    """Pairs as tokens, all of them checked; what is wrong with any is in one error.
 
-
-def encode_pairs(pairs: Sequence[TextPair | Prompt], vocabulary: Vocabulary) -> list[Prompt]:
-    """Pairs as tokens, each checked; a prompt's number in an error is its id in the store."""
-    prompts = []
-    for number, pair in enumerate(pairs):
-        prompt = _encoded(pair, vocabulary, f"Prompt {number}") if isinstance(pair, TextPair) else pair
-        _check(prompt, vocabulary, f"Prompt {number}")
-        prompts.append(prompt)
+    Pairs of a file are named by their places there, others by their numbers, which are their ids in the store. With a
+    metric, they must have the answers that it needs. With `first_token`, that is all that is left of answers.
+    """
+    prompts, errors = [], []
+    named = pairs if isinstance(pairs, Mapping) else {f"prompt {i}": pair for i, pair in enumerate(pairs)}
+    for where, pair in named.items():
+        try:
+            if isinstance(pair, InputError):
+                raise pair
+            prompt = _encoded(pair, vocabulary, where) if isinstance(pair, TextPair) else pair
+            _check(prompt, vocabulary, where)
+            _check_answers(prompt, vocabulary, where, metric)
+            prompts.append(_cut(prompt, vocabulary, where) if first_token else prompt)
+        except InputError as error:
+            errors.append(error)
+    refuse(errors, len(named))
     return prompts
 
 
-def _encoded(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
-    """A pair of texts as tokens. An answer is the one token that it adds to the clean prompt."""
+def trailing_spaces(prompts: Sequence[Prompt], vocabulary: Vocabulary) -> int:
+    """How many prompts end in a space that changes their tokens: answers follow it then, not the words before it."""
     encode = vocabulary.encode
-    if encode is None:
-        raise InputError(
-            f"{where} is text, but the model has no tokenizer: give token ids (clean_ids, corrupted_ids, "
-            "correct_ids, wrong_ids), or put a tokenizer into the model's folder."
-        )
-    clean = encode(pair.clean)
-
-    def answer(text: str) -> int:
-        with_answer = encode(pair.clean + text)
-        if with_answer[: len(clean)] == clean and len(with_answer) == len(clean) + 1:
-            return with_answer[-1]
-        same = next(
-            (i for i, (a, b) in enumerate(zip(clean, with_answer, strict=False)) if a != b), len(clean)
-        )
-        tokens = [vocabulary.name(token) for token in with_answer[same:]]
-        raise InputError(
-            f"{where} has an answer that is not one token after the prompt: {text!r} makes its end {tokens}; "
-            "choose another answer (most tokenizers want it to begin with a space)."
-        )
-
-    return Prompt(
-        clean_ids=tuple(clean),
-        corrupted_ids=tuple(encode(pair.corrupted)),
-        correct_ids=tuple(answer(text) for text in pair.correct),
-        wrong_ids=tuple(answer(text) for text in pair.wrong),
-        text=pair,
-    )
+    texts = [(prompt.text.clean, prompt.clean_ids) for prompt in prompts if prompt.text]
+    spaced = [(text, ids) for text, ids in texts if text.endswith(" ")]
+    return 0 if encode is None else sum(tuple(encode(text.rstrip(" "))) != ids for text, ids in spaced)
 
 
 def pair_lines(prompts: Sequence[Prompt]) -> bytes:
     """Pairs as a file of JSON lines, as `read_pairs` reads it."""
-    lines = [
-        asdict(prompt.text) if prompt.text else {key: getattr(prompt, key) for key in _IDS}
-        for prompt in prompts
-    ]
+    lines = [asdict(prompt.text) if prompt.text else _plain(prompt) for prompt in prompts]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:
     """SHA-256 of the token ids of all prompts."""
-    ids = [[getattr(prompt, key) for key in _IDS] for prompt in prompts]
+    ids = [list(_plain(prompt).values()) for prompt in prompts]
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
+
+def _plain(prompt: Prompt) -> dict[str, Sequence[int | Answer]]:
+    """Token ids as a file has them: an answer of one token is a number, one of several a list."""
+
+    def plain(answers: Sequence[Answer]) -> list[int | Answer]:
+        return [answer[0] if len(answer) == 1 else answer for answer in answers]
+
+    own = (
+        prompt.clean_ids,
+        prompt.corrupted_ids,
+        plain(prompt.correct_answers),
+        plain(prompt.wrong_answers),
+    )
+    return dict(zip(IDS, own, strict=True))
 
 
 def prompt_table(
@@ -142,63 +144,78 @@ def prompt_table(
     metric_clean: Sequence[float],
     metric_corrupted: Sequence[float],
     name: Callable[[int], str] = str,
+    *,
+    is_right: Sequence[bool | None] | None = None,
+    answer_rank: Sequence[int | None] | None = None,
 ) -> pa.Table:
     """Rows of the table `prompts`, numbered from `first`; `name` makes a token readable."""
     rows = []
     for number, prompt in enumerate(prompts, first):
-        text = {key: getattr(prompt.text, key, None) for key in _TEXT}
-        ids = {key: getattr(prompt, key) for key in _IDS}
+        text = {key: getattr(prompt.text, key, None) for key in TEXT}
+        ids = {key: getattr(prompt, key) for key in (*IDS, "correct_answers", "wrong_answers")}
         tokens = [name(token) for token in prompt.clean_ids]
         rows.append({"prompt_id": number, "clean_tokens": tokens} | text | ids)
     table = pa.Table.from_pylist(rows, schema=TABLES["prompts"])
-    for column, values in (("metric_clean", metric_clean), ("metric_corrupted", metric_corrupted)):
-        at = table.schema.get_field_index(column)
-        table = table.set_column(at, column, pa.array(values, type=pa.float32()))
+    measured: dict[str, Sequence[float | None]] = {
+        "metric_clean": metric_clean,
+        "metric_corrupted": metric_corrupted,
+        "is_right": is_right or [],
+        "answer_rank": answer_rank or [],
+    }
+    for column, values in measured.items():
+        if len(values):
+            at = table.schema.get_field_index(column)
+            table = table.set_column(at, column, pa.array(values, type=table.schema.field(at).type))
     return table
 
 
-def _pair(line: str, where: str) -> TextPair | Prompt:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where[0].upper()}{where[1:]} is not JSON: {error}.") from error
-    if isinstance(record, dict) and record.keys() >= set(_IDS):
-        clean, corrupted, correct, wrong = (_ids(record[key], key, where) for key in _IDS)
-        return Prompt(clean_ids=clean, corrupted_ids=corrupted, correct_ids=correct, wrong_ids=wrong)
-    if isinstance(record, dict) and record.keys() >= set(_TEXT):
-        for key in ("clean", "corrupted"):
-            if not _is_text(record[key]):
-                raise InputError(f"'{key}' in {where} is {record[key]!r}: it must be a text.")
-        return TextPair(
-            record["clean"],
-            record["corrupted"],
-            _texts(record["correct"], "correct", where),
-            _texts(record["wrong"], "wrong", where),
+def refuse(errors: Sequence[InputError], pairs: int) -> None:
+    """Raise what is wrong with pairs, if anything is: the first few, each on a line, and how many more."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        more = len(errors) - _SHOWN_ERRORS
+        lines = [
+            f"{len(errors):,} of {pairs:,} pairs of prompts cannot be used:",
+            *map(str, errors[:_SHOWN_ERRORS]),
+            *([f"And {more:,} more."] if more > 0 else []),
+        ]
+        raise InputError("\n".join(lines))
+
+
+def _encoded(pair: TextPair, vocabulary: Vocabulary, where: str) -> Prompt:
+    """A pair of texts as tokens. An answer is the tokens that it adds to the clean prompt."""
+    encode = vocabulary.encode
+    if encode is None:
+        raise InputError(
+            f"{begun(where)} is text, but the model has no tokenizer: give token ids (clean_ids, corrupted_ids, "
+            "correct_ids, wrong_ids), or put a tokenizer into the model's folder."
         )
-    raise InputError(
-        f"{where[0].upper()}{where[1:]} is not a pair of prompts: it needs {', '.join(_TEXT)}, or {', '.join(_IDS)}."
+    clean = encode(pair.clean)
+
+    def answer(text: str) -> Answer:
+        tokens = encode(pair.clean + text)
+        if tokens[: len(clean)] == clean and len(tokens) > len(clean):
+            return tuple(tokens[len(clean) :])
+        same = next((i for i, (a, b) in enumerate(zip(clean, tokens, strict=False)) if a != b), len(tokens))
+        own, other = ([vocabulary.name(token) for token in some[same:]] for some in (clean, tokens))
+        how = f"turns its end from {own} into {other}" if own or other else "adds no token to it"
+        raise InputError(
+            f"{begun(where)} has an answer that the tokenizer does not tell from the prompt: {shown(text)} {how}; "
+            f"choose another answer{'' if text[:1].isspace() else ', or let it begin with a space'}."
+        )
+
+    return Prompt(
+        clean_ids=tuple(clean),
+        corrupted_ids=tuple(encode(pair.corrupted)),
+        correct_answers=tuple(map(answer, pair.correct)),
+        wrong_answers=tuple(map(answer, pair.wrong)),
+        text=pair,
     )
 
 
-def _ids(value: Any, key: str, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(type(item) is int for item in value):
-        raise InputError(f"'{key}' in {where} is {value!r}: it must be a list of token ids.")
-    return tuple(value)
-
-
-def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
-    value = [value] if isinstance(value, str) else value
-    if not isinstance(value, list) or not value or not all(_is_text(item) and item for item in value):
-        raise InputError(f"'{key}' in {where} is {value!r}: it must be a list of answers.")
-    return tuple(value)
-
-
-def _is_text(value: Any) -> bool:
-    """Whether it is a string that can be written: JSON can name half a character, which no text has."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
 def _check(prompt: Prompt, vocabulary: Vocabulary, where: str) -> None:
+    where = begun(where)
     clean, corrupted = len(prompt.clean_ids), len(prompt.corrupted_ids)
     if clean != corrupted:
         raise InputError(
@@ -210,18 +227,69 @@ def _check(prompt: Prompt, vocabulary: Vocabulary, where: str) -> None:
         raise InputError(
             f"{where} has {clean} tokens, more than the {vocabulary.context} that the model takes: shorten it."
         )
-    for key in _IDS:
-        for token in getattr(prompt, key):
+    tokens = (
+        prompt.clean_ids,
+        prompt.corrupted_ids,
+        sum(prompt.correct_answers, ()),
+        sum(prompt.wrong_answers, ()),
+    )
+    for key, ids in zip(IDS, tokens, strict=True):
+        for token in ids:
             if not 0 <= token < vocabulary.size:
                 raise InputError(
-                    f"{where} has the token id {token} in {key}; the model knows 0 to {vocabulary.size - 1}."
+                    f"{where} has the token id {shown(token)} in {key}; the model knows 0 to {vocabulary.size - 1}."
                 )
-    for key in ("correct_ids", "wrong_ids"):
-        answers = getattr(prompt, key)
-        if twice := [token for token in set(answers) if answers.count(token) > 1]:
+
+
+def _check_answers(prompt: Prompt, vocabulary: Vocabulary, where: str, metric: str | None) -> None:
+    where = begun(where)
+    for what, answers in (("correct", prompt.correct_answers), ("wrong", prompt.wrong_answers)):
+        if twice := [answer for answer in answers if answers.count(answer) > 1]:
+            raise InputError(f"{where} has {_named(twice[0], vocabulary)} more than once in {what}.")
+        if not answers and metric not in (None, "kl"):
+            key = what if prompt.text else f"{what}_ids"
             raise InputError(
-                f"{where} has {vocabulary.name(twice[0])!r} more than once in {key.removesuffix('_ids')}."
+                f"{where} has no {what} answer, and the metric {metric} needs one: add it as '{key}', or choose "
+                "--metric kl, which needs no answers."
             )
-    if both := set(prompt.correct_ids) & set(prompt.wrong_ids):
-        names = ", ".join(repr(vocabulary.name(token)) for token in sorted(both))
+    if both := set(prompt.correct_answers) & set(prompt.wrong_answers):
+        names = ", ".join(_named(answer, vocabulary) for answer in sorted(both))
         raise InputError(f"{where} has {names} among the correct answers and among the wrong ones.")
+    longest = max(map(len, (*prompt.correct_answers, *prompt.wrong_answers)), default=1)
+    if len(prompt.clean_ids) + longest - 1 > vocabulary.context:  # nothing comes after the last token
+        raise InputError(
+            f"{where} has {len(prompt.clean_ids)} tokens and an answer of {longest}, more than the "
+            f"{vocabulary.context} that the model takes: shorten it."
+        )
+
+
+def _cut(prompt: Prompt, vocabulary: Vocabulary, where: str) -> Prompt:
+    """A prompt with the first tokens of its answers, each once."""
+    correct, wrong = (dict.fromkeys(ids) for ids in (prompt.correct_ids, prompt.wrong_ids))
+    if both := [token for token in correct if token in wrong]:
+        raise InputError(
+            f"{begun(where)} has correct answers and wrong ones with the same first token, "
+            f"{_named(both[:1], vocabulary)}: leave out --first-token, or choose other answers."
+        )
+    return replace(
+        prompt,
+        correct_answers=tuple((token,) for token in correct),
+        wrong_answers=tuple((token,) for token in wrong),
+    )
+
+
+def _named(answer: Sequence[int], vocabulary: Vocabulary) -> str:
+    """An answer, readable."""
+    names = [vocabulary.name(token) for token in answer]
+    return repr(names[0]) if len(names) == 1 else repr(names)
+
+
+def shown(value: Any) -> str:
+    """A value in an error; of a long one, the beginning."""
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_LETTERS else f"{shown[:_SHOWN_LETTERS]}..."
+
+
+def begun(where: str) -> str:
+    """A place as the beginning of a sentence."""
+    return where[:1].upper() + where[1:]

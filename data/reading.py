@@ -8,13 +8,12 @@
 
 What torch saves is read in `extract`. A file that names some edges only is a circuit of a model whose shape must be
 said; the edges that it does not name have score 0. A file without scores is a set: 1 for an edge in it, 0 for others.
-(The width of a line in a drawing is no score: most effects of ACDC are below the least width.)
+(The width of a line in a drawing is no score: most effects of ACDC are below the least width.) Scores by the names of
+another tool are of a loss, as that tool's are; by our names, of the metric. A file is read up to a bound.
 """
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from ..graphs import CONVENTIONS, InputError, Inputs, Renamed, Shape, Wiring, renamed
-from .published import MEMBERSHIP, PublishedCircuit, check_score, is_count, mib_circuit
+from ..graphs import CONVENTIONS, InputError, Inputs, Renamed, Shape, renamed
+from .files import read_bounded
+from .published import PublishedCircuit, brief, check_score, is_count, mib_circuit, scored_how, wiring_of
+from .run import MEMBERSHIP
 
 _ARROW = re.compile(r'("[^"\n]*"|<[^>\n]*>|[\w.]+)\s*->\s*("[^"\n]*"|<[^>\n]*>|[\w.]+)')
-_MOST = 1 << 26
+MOST_BYTES = 1 << 29
+"""Of a file of a circuit, unpacked: four times the JSON of an 8B model's 1.6 million edges."""
 _SHAPE = ("layers", "heads", "kv_heads", "parallel", "inputs")
 
 
@@ -34,14 +36,13 @@ def read_circuit(file: Path | str, *, shape: Shape | None = None) -> PublishedCi
     """Read a circuit, plain or gzipped; `shape` is the model's, for files that do not say it."""
     path = Path(file)
     try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        text = read_bounded(path, MOST_BYTES)
         if re.match(rb"\s*(strict\s+)?digraph\b", text):
             return _drawn(text.decode(), str(file), shape)
         content = json.loads(text)
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise InputError(f"'{file}' cannot be read: {error}.") from error
     except InputError:
         raise
@@ -49,6 +50,8 @@ def read_circuit(file: Path | str, *, shape: Shape | None = None) -> PublishedCi
         raise InputError(f"'{file}' is not JSON: {error}.") from error
     except RecursionError as error:
         raise InputError(f"'{file}' is not a circuit: it is nested too deeply.") from error
+    except MemoryError as error:
+        raise InputError(f"'{file}' is more than fits into the memory of this machine.") from error
     return parse_circuit(content, str(file), shape=shape)
 
 
@@ -89,18 +92,17 @@ def named_circuit(
     shape: Shape | None = None,
     said: Shape | None = None,
     among: Iterable[str] = CONVENTIONS,
+    sign: str | None = None,
 ) -> PublishedCircuit:
     """A circuit of edges by their two ends, with a score each, or with whether it is in.
 
-    `said` is the shape that the file says; `shape` is the caller's, where it says none.
+    `said` is the shape that the file says; `shape` is the caller's, where it says none. Without a `sign`, the names
+    tell whose scores they are.
     """
     found = renamed(edges, [at for at, value in enumerate(values) if value is False], among=among)
     if not found.names:
         raise InputError(f"'{origin}' has no edge between components of a transformer.")
-    shape = said or _settled(found, shape, origin)
-    if shape.n_edges > _MOST:
-        raise InputError(f"A model of {shape} has {shape.n_edges:,} edges, which is more than can be kept.")
-    wiring = Wiring(shape)
+    wiring = wiring_of(said or _settled(found, shape, origin))
     ids = wiring.edge_ids(found.names)
     kept = [values[at] for at in found.at]
     listed = len(np.unique(ids))
@@ -117,7 +119,8 @@ def named_circuit(
     scores[ids] = [
         check_score(value, name, origin, value) for value, name in zip(kept, found.names, strict=True)
     ]
-    return PublishedCircuit(wiring, scores, in_graph, listed=listed, sign="not known")
+    sign = sign or ("metric" if found.convention == "Wirescope" else "loss")
+    return PublishedCircuit(wiring, scores, in_graph, listed=listed, sign=sign)
 
 
 def _settled(found: Renamed, shape: Shape | None, origin: str) -> Shape:
@@ -169,13 +172,15 @@ def _linked(
         slot = f"<{row['slot']}>" if row.get("slot") in ("q", "k", "v") else ""
         source, target = row.get("source"), row.get("target")
         if not isinstance(named, str) and not (isinstance(source, str) and isinstance(target, str)):
-            raise InputError(f"'{origin}' has an edge without the names of its ends: {row!r}.")
+            raise InputError(f"'{origin}' has an edge without the names of its ends: {brief(row)}.")
         edges.append(named if isinstance(named, str) else f"{source}->{target}{slot}")
     of = next((key for key in ("score", "weight") if any(key in row for row in rows)), None)
     values = [True if of is None else row.get(of) for row in rows]
     about = content.get("graph", content.get("data"))
     said = _said(about, origin) if isinstance(about, dict) and "layers" in about else None
-    return named_circuit(_ends(edges, origin), values, origin, shape=shape, said=said)
+    circuit = named_circuit(_ends(edges, origin), values, origin, shape=shape, said=said)
+    method, metric = scored_how(about if isinstance(about, dict) else {})
+    return replace(circuit, method=method, metric=metric)
 
 
 def _said(about: dict[str, Any], origin: str) -> Shape:
@@ -187,7 +192,7 @@ def _said(about: dict[str, Any], origin: str) -> Shape:
             return Shape(**known)
     except ValueError:
         pass
-    raise InputError(f"'{origin}' does not say its model's shape, but {known!r}.")
+    raise InputError(f"'{origin}' does not say its model's shape, but {brief(known)}.")
 
 
 def _drawn(text: str, origin: str, shape: Shape | None) -> PublishedCircuit:

@@ -12,11 +12,14 @@ from typing import Any, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graphs import Shape, StoreError, Wiring
+from ..graphs import Inputs, Shape, StoreError, Wiring
 from .schema import SCHEMA_VERSION
 
 SIGN = "metric(ablated) - metric(clean)"
+MEMBERSHIP = "1 in the circuit, 0 outside"
+"""The sign of scores that are none: a published circuit may be a set of edges."""
 LEVELS = ("edge", "head", "attention")
+METRICS = ("logit_diff", "prob_diff", "kl")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ class Curves:
         chosen, measured = np.split(shuffled, [round(self.split * count)])
         return np.sort(chosen), np.sort(measured)
 
+    def count(self, prompts: int) -> int:
+        """On how many of so many prompts they are measured."""
+        return prompts - (0 if self.split is None else round(self.split * prompts))
+
     def __len__(self) -> int:
         """How many circuits of each prompt they have."""
         return sum(len(sizes) for rankings in self.sizes.values() for sizes in rankings.values())
@@ -116,11 +123,17 @@ class Run:
     seed: int | None = None
     prompts: int
     prompts_hash: str | None = None
+    only_correct: bool = False
+    """Whether the prompts are those alone that the model gets right."""
+    prompts_tried: int | None = None
+    """Of how many, then."""
     levels: tuple[str, ...]
     method: str | None = None
     steps: int | None = None
     integration_rule: str | None = None
     metric: str | None = None
+    first_token: bool = False
+    """Whether answers of several tokens count by their first one."""
     sign: str = SIGN
     ablation: str | None = None
     """Of the scores; curves say their own."""
@@ -130,6 +143,14 @@ class Run:
     """The file that an imported run was read from."""
     source_hash: str | None = None
     """SHA-256 of what was read from it."""
+    source_sign: str | None = None
+    """What its scores were taken for, those of a `loss` or of the `metric`; None where it has none."""
+    file: str | None = None
+    """The file of prompts or of the circuit, as the call named it."""
+    limit: int | None = None
+    """How many prompts the call asked for."""
+    shard_size: int | None = None
+    """How many prompts a part has; None where the version that wrote it did not say."""
     versions: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     started: str | None = None
@@ -145,6 +166,11 @@ class Run:
         return Wiring(self.shape)
 
     @property
+    def helpful_sign(self) -> int:
+        """The sign that the score of a unit has that helps: -1, for a metric falls without it; a divergence grows."""
+        return 1 if self.metric == "kl" or self.sign == MEMBERSHIP else -1
+
+    @property
     def ranked_by(self) -> NDArray[np.int32]:
         """The prompts that the task ranking of its curves is from: all, or those that a split puts aside for it."""
         return (
@@ -153,11 +179,57 @@ class Run:
             else np.arange(self.prompts, dtype=np.int32)
         )
 
+    @property
+    def split(self) -> float | None:
+        """The share of its prompts that the task ranking is from; None where that is all of them."""
+        return self.curves[0].split if self.curves else None
+
+    @property
+    def held_out(self) -> NDArray[np.int32]:
+        """The prompts that the task ranking is not from, because its curves are of them; none without a split."""
+        if self.split is None:
+            return np.empty(0, dtype=np.int32)
+        return self.curves[0].prompts(self.prompts)[1]
+
     def differs_from(self, other: "Run") -> list[str]:
         """What the two calls differ in, whatever became of them and wherever they ran: [] for one call."""
         fate = {"schema_version", "versions", "device", "started", "finished", "parts", "curves"}
+        fate |= {"file", "limit", "source_sign"}  # what was read counts, not how it was named
+        if self.shard_size is None or other.shard_size is None:
+            fate.add("shard_size")
         names = [f.name for f in fields(self) if f.name not in fate]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+    def command(self, store: Path | str, **other: Any) -> list[str]:
+        """The words of the command that made it, whatever the machine; `other` is what is to be different."""
+        known = {"run": self.run, "ablation": self.ablation, "level": self.levels} | other
+        if self.source is not None:
+            words = ["wirescope", "import", self.file or self.source, "--model", self.model]
+            words += ["--task", self.task] if self.task else []
+            words += ["--layers", str(self.shape.layers), "--heads", str(self.shape.heads)]
+            words += ["--parallel"] if self.shape.parallel else []
+            for option, value in (
+                ("method", self.method),
+                ("metric", self.metric),
+                ("sign", self.source_sign),
+            ):
+                words += [f"--{option}", value] if value else []
+            return [*words, "--store", str(store), "--run", known["run"]]
+        count = str(self.limit or self.prompts_tried or self.prompts)
+        words = ["wirescope", "extract", "--model", self.model]
+        if self.file is not None or self.seed is None:
+            words += ["--prompts", self.file or f"{self.task}.jsonl", "--limit", count]
+        else:
+            words += ["--task", str(self.task), "--limit", count, "--seed", str(self.seed)]
+        words += ["--store", str(store), "--run", known["run"]]
+        words += [word for level in known["level"] for word in ("--level", level)]
+        for option in ("method", "metric", "dtype"):
+            words += [f"--{option}", str(getattr(self, option))]
+        words += ["--steps", str(self.steps)] if self.steps else []
+        words += ["--merge-qkv"] if self.shape.inputs is Inputs.MERGED else []
+        words += ["--first-token"] if self.first_token else []
+        words += ["--only-correct"] if self.only_correct else []
+        return [*words, "--ablation", known["ablation"] or "corrupt"]
 
     def to_json(self) -> str:
         """The text of ``run.json``."""
@@ -207,7 +279,9 @@ class Run:
             raise TypeError(f"levels are {self.levels!r}")
         for what, count in (
             ("prompts", self.prompts),
+            ("prompts tried", self.prompts_tried or 0),
             ("steps", self.steps or 0),
+            ("prompts a part", self.shard_size or 0),
             ("edges", self.shape.n_edges),
         ):
             if not 0 <= count < 1 << 31:  # ids are int32

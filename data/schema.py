@@ -7,10 +7,13 @@ scores are float32 with their bytes split into four streams, of which zstd compr
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 CHECKSUMS = 3
 """The version that was the first to list the checksums of parts."""
-_ADDED = {2: {"prompts": ("clean_tokens",)}}
+_ADDED: dict[int, dict[str, tuple[str, ...]]] = {
+    2: {"prompts": ("clean_tokens",)},
+    4: {"prompts": ("correct_answers", "wrong_answers", "is_right", "answer_rank")},
+}
 """By version, the columns that it was the first to have."""
 
 _TEXTS = pa.list_(pa.string())
@@ -47,8 +50,12 @@ TABLES: dict[str, pa.Schema] = {
         corrupted_ids=_TOKENS,
         correct_ids=_TOKENS,
         wrong_ids=_TOKENS,
+        correct_answers=pa.list_(_TOKENS),
+        wrong_answers=pa.list_(_TOKENS),
         metric_clean=pa.float32(),
         metric_corrupted=pa.float32(),
+        is_right=pa.bool_(),
+        answer_rank=pa.int32(),
     ),
     "edge_scores": _schema(prompt_id=pa.int32(), edge_id=pa.int32(), score=pa.float32()),
     "head_scores": _schema(prompt_id=pa.int32(), node_id=pa.int32(), score=pa.float32()),

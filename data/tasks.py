@@ -32,13 +32,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import perm
 
 from ..graphs import InputError, did_you_mean
 from . import words
 from .prompts import Encode, Prompt, TextPair, Vocabulary, encode_pairs
 
-_STALE = 2_000
-"""After so many draws without a new prompt there are taken to be no others."""
+_MOST = 1_000_000
+"""Pairs of a task in a call."""
 _YEARS_ENOUGH = 60
 """A century serves if so many of its years are the century's token and another one."""
 
@@ -50,6 +51,8 @@ class Task:
     name: str
     about: str
     pairs: Callable[[random.Random, Encode], Iterator[TextPair]]
+    count: Callable[[Encode], int]
+    """How many different pairs there are for a tokenizer."""
 
 
 def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> list[Prompt]:
@@ -60,18 +63,18 @@ def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> l
             f"The task '{name}' is made of text, but the model has no tokenizer: put one into its folder, or give "
             "prompts as token ids with --prompts."
         )
-    pairs: dict[TextPair, None] = {}
-    stale = 0
-    for pair in TASKS[name].pairs(random.Random(seed), vocabulary.encode):  # noqa: S311
-        stale = stale + 1 if pair in pairs else 0
-        pairs[pair] = None
-        if len(pairs) == count:
-            return encode_pairs(list(pairs), vocabulary)
-        if stale == _STALE:
-            break
-    raise InputError(
-        f"The task '{name}' has only about {len(pairs)} different prompts for this tokenizer, not {count}."
-    )
+    task = TASKS[name]
+    drawn = task.pairs(random.Random(seed), vocabulary.encode)  # noqa: S311
+    pairs = {next(drawn): None}  # which says why a tokenizer cannot do it
+    there = task.count(vocabulary.encode)
+    if count > min(there, _MOST):
+        most = f", and a call takes {_MOST:,} at most" if there > _MOST else ""
+        raise InputError(
+            f"The task '{name}' has {there:,} different prompts for this tokenizer{most}: {count:,} are too many."
+        )
+    while len(pairs) < count:
+        pairs[next(drawn)] = None
+    return encode_pairs(list(pairs), vocabulary)
 
 
 def check_task(name: str) -> None:
@@ -111,13 +114,12 @@ def example(name: str) -> TextPair:
 def _ioi(
     task: str, templates: Sequence[str], between: int, swap: bool, rng: random.Random, encode: Encode
 ) -> Iterator[TextPair]:
-    names = _single_tokens(words.NAMES, "When", encode)
+    names, places, things = _ioi_words(encode)
     if len(names) < 5:
         raise InputError(
             f"The task '{task}' needs five names that are one token each; this tokenizer has {len(names)} of its "
             f"{len(words.NAMES)} ({', '.join(names) or 'none'})."
         )
-    places, things = (_told_apart(some, encode) for some in (words.PLACES, words.OBJECTS))
     while True:
         template = rng.choice(templates)
         filled = {"place": rng.choice(places), "thing": rng.choice(things)}
@@ -131,10 +133,21 @@ def _ioi(
         yield TextPair(clean, corrupted, (f" {a}",), (f" {b}",))
 
 
+def _ioi_words(encode: Encode) -> tuple[list[str], list[str], list[str]]:
+    """Names, places and things."""
+    places, things = (_told_apart(some, encode) for some in (words.PLACES, words.OBJECTS))
+    return _single_tokens(words.NAMES, "When", encode), places, things
+
+
+def _ioi_count(templates: Sequence[str], between: int, swap: bool, encode: Encode) -> int:
+    names, places, things = map(len, _ioi_words(encode))
+    filled = len(templates) * places * things * perm(len(words.MEANWHILE), between)
+    return filled * 2 * perm(names, 2) * (1 if swap else perm(names - 2, 3))
+
+
 def _greater_than(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
-    events = _told_apart(words.EVENTS, encode)
-    centuries = {century: _years(century, encode) for century in range(11, 21)}
-    usable = [century for century, years in centuries.items() if 1 in years and len(years) >= _YEARS_ENOUGH]
+    events, centuries = _events(encode)
+    usable = list(centuries)
     if not usable:
         tokens = len(encode("year 1732")) - len(encode("year"))
         raise InputError(
@@ -144,7 +157,7 @@ def _greater_than(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
     while True:
         event, century = rng.choice(events), rng.choice(usable)
         years = centuries[century]
-        year = rng.choice([year for year in years if 1 < year < 99])
+        year = rng.choice(_first_years(years))
         clean, corrupted = (
             words.GREATER_THAN.format(event=event, century=century, year=own) for own in (year, 1)
         )
@@ -154,14 +167,32 @@ def _greater_than(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
             yield TextPair(clean, corrupted, later, earlier)
 
 
+def _greater_than_count(encode: Encode) -> int:
+    events, centuries = _events(encode)
+    return len(events) * sum(
+        sum(year < max(years) for year in _first_years(years)) for years in centuries.values()
+    )
+
+
+def _events(encode: Encode) -> tuple[list[str], dict[int, list[int]]]:
+    """Events, and the years of those centuries that serve."""
+    centuries = {century: _years(century, encode) for century in range(11, 21)}
+    usable = {c: years for c, years in centuries.items() if 1 in years and len(years) >= _YEARS_ENOUGH}
+    return _told_apart(words.EVENTS, encode), usable
+
+
+def _first_years(years: Sequence[int]) -> list[int]:
+    """The years that something can have lasted from."""
+    return [year for year in years if 1 < year < 99]
+
+
 def _docstring(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
-    arguments = _single_tokens(words.ARGUMENTS, "self,", encode)
+    arguments, functions, about = _docstring_words(encode)
     if len(arguments) < 8:
         raise InputError(
             "The task 'docstring' needs eight names of arguments that are one token each; this tokenizer has "
             f"{len(arguments)} of its {len(words.ARGUMENTS)} ({', '.join(arguments) or 'none'})."
         )
-    functions, about = (_told_apart(some, encode) for some in (words.FUNCTIONS, words.DESCRIPTIONS))
     while True:
         chosen = rng.sample(arguments, 8)
         own, others = chosen[:4], chosen[4:]
@@ -179,6 +210,17 @@ def _docstring(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
         )
         wrong = tuple(f" {own[i]}" for i in (0, 1, 3))
         yield TextPair(clean, corrupted, (f" {own[2]}",), wrong)
+
+
+def _docstring_count(encode: Encode) -> int:
+    arguments, functions, about = map(len, _docstring_words(encode))
+    return functions * perm(arguments, 8) * perm(about, 7)
+
+
+def _docstring_words(encode: Encode) -> tuple[list[str], list[str], list[str]]:
+    """Arguments, functions and what is said of them."""
+    functions, about = (_told_apart(some, encode) for some in (words.FUNCTIONS, words.DESCRIPTIONS))
+    return _single_tokens(words.ARGUMENTS, "self,", encode), functions, about
 
 
 def _single_tokens(some: Sequence[str], before: str, encode: Encode) -> list[str]:
@@ -210,27 +252,29 @@ def _years(century: int, encode: Encode) -> list[int]:
     return [year for year, token in behind.items() if shared[token] == 1]
 
 
+def _ioi_task(
+    name: str, about: str, templates: Sequence[str], *, between: int = 0, swap: bool = False
+) -> Task:
+    own = (templates, between, swap)
+    return Task(name, about, partial(_ioi, name, *own), partial(_ioi_count, *own))
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("greater-than", "a year of the same century after the one that is named", _greater_than),
-        Task("ioi", "who gets it: the name that was not repeated", partial(_ioi, "ioi", words.IOI, 0, False)),
-        Task("docstring", "the argument whose turn it is in the docstring", _docstring),
         Task(
-            "ioi-long",
-            "ioi with three sentences between, which name nobody",
-            partial(_ioi, "ioi-long", words.IOI_LONG, 3, False),
+            "greater-than",
+            "a year of the same century after the one that is named",
+            _greater_than,
+            _greater_than_count,
         ),
-        Task(
-            "ioi-swap",
-            "ioi, corrupted by letting the two names change roles",
-            partial(_ioi, "ioi-swap", words.IOI, 0, True),
+        _ioi_task("ioi", "who gets it: the name that was not repeated", words.IOI),
+        Task("docstring", "the argument whose turn it is in the docstring", _docstring, _docstring_count),
+        _ioi_task(
+            "ioi-long", "ioi with three sentences between, which name nobody", words.IOI_LONG, between=3
         ),
-        Task(
-            "ioi-long-swap",
-            "ioi-long, corrupted likewise",
-            partial(_ioi, "ioi-long-swap", words.IOI_LONG, 3, True),
-        ),
+        _ioi_task("ioi-swap", "ioi, corrupted by letting the two names change roles", words.IOI, swap=True),
+        _ioi_task("ioi-long-swap", "ioi-long, corrupted likewise", words.IOI_LONG, between=3, swap=True),
     )
 }
 MAIN_TASKS = ("greater-than", "ioi", "docstring", "ioi-long")

@@ -1,7 +1,7 @@
 """Text to train on, as token ids.
 
 A file is one kind of text, named after it. ``.jsonl`` has a document a line, ``{"text": "..."}``; longer ones are cut.
-Any other file is one text, and cut into stretches of equal length.
+Any other file is one text, and cut into stretches of equal length. A file is read whole, so it has a bound.
 """
 
 import json
@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..graphs import InputError
+from .files import read_bounded_text
 from .prompts import Encode, Prompt
 
 Documents = list[tuple[int, ...]]
+
+_MOST = 1 << 30
 
 
 def read_documents(file: Path | str, encode: Encode, context: int) -> Documents:
     """The documents of a file, as token ids, each of 2 to `context` tokens."""
     path = Path(file)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, _MOST)
     except FileNotFoundError as error:
         raise InputError(f"There is no text '{file}'.") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +45,7 @@ def read_documents(file: Path | str, encode: Encode, context: int) -> Documents:
 def task_documents(prompts: Sequence[Prompt]) -> Documents:
     """Clean prompts, each followed by one of its right answers, in turns."""
     return [
-        (*prompt.clean_ids, prompt.correct_ids[i % len(prompt.correct_ids)])
+        (*prompt.clean_ids, *prompt.correct_answers[i % len(prompt.correct_answers)])
         for i, prompt in enumerate(prompts)
     ]
 

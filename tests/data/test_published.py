@@ -7,7 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wirescope.data import EMBEDDED, import_circuit, mib_json, parse_circuit, read_catalog, read_circuit
+from wirescope.data import (
+    EMBEDDED,
+    Run,
+    import_circuit,
+    mib_json,
+    parse_circuit,
+    read_catalog,
+    read_circuit,
+    reading,
+)
 from wirescope.graphs import InputError, Inputs, Shape, Wiring, top_k
 
 
@@ -23,6 +32,12 @@ def small() -> dict:
             for i, name in enumerate(wiring.edge_names().to_pylist())
         },
     }
+
+
+def run_of(wiring: Wiring, config: dict | None = None, **known: str) -> Run:
+    return Run(
+        run="a", model="m", config=config or {}, shape=wiring.shape, prompts=1, levels=("edge",), **known
+    )
 
 
 def test_the_embedded_circuit_is_the_published_one(published):
@@ -48,16 +63,18 @@ def test_edges_are_matched_by_name_not_by_place(small):
 def test_import_then_export_then_import_gives_the_same(published, tmp_path):
     circuit = top_k(published.wiring, published.scores, 800)
     file = tmp_path / "again.json"
-    file.write_text(mib_json(circuit, published.scores, published.config))
+    file.write_text(mib_json(circuit, published.scores, run_of(published.wiring, published.config)))
     again = read_circuit(file)
     assert again.wiring == published.wiring
-    assert np.array_equal(again.scores, published.scores)
+    assert again.sign == "loss"
+    assert np.array_equal(again.scores, -published.scores)
     assert np.array_equal(again.in_graph, published.in_graph)
     assert again.config == published.config
-    # and the file itself is the published one
+    # and the file itself is the published one, but for the sign
     original = json.loads(gzip.decompress(EMBEDDED.read_bytes()))
     written = json.loads(file.read_text())
-    assert written["edges"] == original["edges"]
+    for name, entry in original["edges"].items():
+        assert written["edges"][name] == entry | {"score": 0 - entry["score"]}
     assert written["cfg"] == original["cfg"]
     marked = {name for name, node in written["nodes"].items() if node["in_graph"]}
     assert marked - {"logits"} == {name for name, node in original["nodes"].items() if node["in_graph"]} - {
@@ -110,6 +127,8 @@ def without(small, name):
         (lambda c: c["edges"].update({"input->m0": {"score": 1e300}}), "the score 1e\\+300"),
         (lambda c: c["edges"].update({"input->m0": {"score": None}}), "has no score for the edge input->m0"),
         (lambda c: c["edges"].update({"input->m0": {"score": True}}), "has no score for the edge input->m0"),
+        (lambda c: c.update(sign="up"), "has scores of the sign 'up': it should be loss or metric"),
+        (lambda c: c.update(sign=[1]), r"has scores of the sign \[1\]"),
         (lambda c: c["edges"].update({"input->m0": 3}), "has no score for the edge input->m0: it says 3"),
     ],
 )
@@ -127,15 +146,40 @@ def test_a_file_that_is_no_circuit_is_refused_with_the_reason(small, change, rea
         ("a.json", b"{", "is not JSON"),
         ("a.json", b"\xff\xfe\x00", "is not JSON"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
+        ("a.json.gz", b"bomb", "has more than 1 MB, the most that is read"),
+        ("a.json.gz", gzip.compress(b'{"a":' * 100_000), "nested too deeply"),
         ("a.json", b"[1, 2]", "is not a circuit"),
         ("a.json.gz", b"not gzip", "cannot be read"),
         ("a.json.gz", gzip.compress(b"{}")[:-4], "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_json_is_refused(tmp_path, name, content, reason):
-    (tmp_path / name).write_bytes(content)
+def test_a_file_that_is_no_json_is_refused(tmp_path, monkeypatch, name, content, reason):
+    monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(b" " * (1 << 24)) if content == b"bomb" else content)
     with pytest.raises(InputError, match=reason):
         read_circuit(tmp_path / name)
+
+
+def test_memory_that_runs_out_is_a_sentence(tmp_path, monkeypatch, small):
+    def full(_):
+        raise MemoryError
+
+    monkeypatch.setattr(reading.json, "loads", full)
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(InputError, match="is more than fits into the memory of this machine"):
+        read_circuit(tmp_path / "a.json")
+
+
+def test_what_is_wrong_is_not_repeated_at_length(small):
+    content = copy.deepcopy(small)
+    deep: list = []
+    for _ in range(900):
+        deep = [deep]
+    for odd in (deep, "x" * 10**6, {str(i): i for i in range(10**5)}, 10**4000):
+        content["edges"]["input->m0"] = {"score": odd}
+        with pytest.raises(InputError) as refused:
+            parse_circuit(content, "f.json")
+        assert len(str(refused.value)) < 300
 
 
 oddities = st.recursive(
@@ -180,7 +224,8 @@ def test_what_else_the_configuration_says_is_kept(small):
     content = copy.deepcopy(small)
     content["cfg"] |= {"n_kv_heads": 1, "name": "toy", "nested": {"a": 1}, "big": 10**30, "d": float("nan")}
     circuit = parse_circuit(content, "f")
-    again = json.loads(mib_json(top_k(circuit.wiring, circuit.scores, 3), circuit.scores, circuit.config))
+    run = run_of(circuit.wiring, circuit.config)
+    again = json.loads(mib_json(top_k(circuit.wiring, circuit.scores, 3), circuit.scores, run))
     assert again["cfg"] == small["cfg"] | {"n_kv_heads": 1, "name": "toy"}
 
 
@@ -248,11 +293,11 @@ def test_the_benchmarks_own_loader_takes_what_is_exported(config, width, shape):
     wiring = Wiring(shape)
     scores = np.random.default_rng(0).normal(size=wiring.n_edges).astype(np.float32)
     circuit = top_k(wiring, scores, wiring.n_edges // 3)
-    text = mib_json(circuit, scores, config)
+    text = mib_json(circuit, scores, run_of(wiring, config))
     loaded, marked, active = as_the_benchmark_loads(text)
     names = wiring.edge_names().to_pylist()
     assert list(loaded) == names  # and in the loader's order
-    assert np.array_equal(np.array(list(loaded.values()), dtype=np.float32), scores)
+    assert np.array_equal(np.array(list(loaded.values()), dtype=np.float32), -scores)
     assert marked == set(circuit.table()["name"].to_pylist())
     assert active == {wiring.node_names[node] for node in circuit.nodes}
     assert json.loads(text)["cfg"]["d_model"] == width
@@ -262,4 +307,4 @@ def test_only_split_inputs_fit_the_published_format():
     wiring = Wiring(Shape(1, 2, inputs=Inputs.MERGED))
     scores = np.ones(wiring.n_edges, dtype=np.float32)
     with pytest.raises(InputError, match="this run has merged inputs"):
-        mib_json(top_k(wiring, scores, 3), scores, {})
+        mib_json(top_k(wiring, scores, 3), scores, run_of(wiring))

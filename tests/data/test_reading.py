@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wirescope.data import (
     MEMBERSHIP,
+    Run,
     auto_circuit_json,
     import_circuit,
     parse_circuit,
@@ -74,9 +75,11 @@ def test_a_part_of_the_edges_needs_the_shape_and_leaves_0_for_the_others():
 
 def test_a_circuit_survives_the_names_of_auto_circuit(published):
     circuit = top_k(published.wiring, published.scores, 200)
-    again = parse_circuit(json.loads(auto_circuit_json(circuit)), "f", shape=Shape(12, 12))
+    run = Run(run="a", model="m", shape=Shape(12, 12), prompts=1, levels=("edge",))
+    again = parse_circuit(json.loads(auto_circuit_json(circuit, run)), "f", shape=Shape(12, 12))
+    assert again.sign == "loss"
     assert np.array_equal(np.flatnonzero(again.scores), circuit.edges)
-    assert np.array_equal(again.scores[circuit.edges], circuit.scores)
+    assert np.array_equal(again.scores[circuit.edges], -circuit.scores)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_our_own_json_comes_back_with_the_shape_of_its_model(write, inputs):
         ),
         (
             {"edges": [{"source": "input", "target": "m0"}], "graph": {"layers": 2, "heads": "2"}},
-            "does not say its model's shape, but {'layers': 2",
+            "does not say its model's shape, but {'heads': '2', 'layers': 2}",
         ),
         ({"edges": [], "nodes": []}, "has no edge between components"),
         (

@@ -387,7 +387,7 @@ def test_a_part_that_was_damaged_before_the_run_was_finished_is_not_listed_as_it
 def test_a_part_of_another_process_that_was_damaged_is_not_listed(tmp_path):
     store = tmp_path / "s"
     with (
-        pytest.raises(StoreError, match=r"part-00001\.parquet' was damaged since it was written"),
+        pytest.raises(StoreError, match=r"part-00001\.parquet' was removed or damaged since it was written"),
         write_run(store, CALL) as writer,
     ):
         writer.write("edge_scores", scores([1] * 8), 0)
@@ -571,10 +571,15 @@ def test_a_run_of_an_older_schema_is_read_beside_newer_ones(toy_copy, as_version
     as_version_1(toy_copy.path, "dense-ioi")
     catalog = read_catalog(toy_copy.path)
     assert (list(catalog.runs), dict(catalog.broken)) == (["dense-ioi", "sparse-ioi"], {})
-    query = "select run, clean, clean_tokens from prompts where prompt_id = 0 order by run"
+    query = "select run, clean, clean_tokens, wrong_answers from prompts where prompt_id = 0 order by run"
     assert select(open_store(catalog), query).to_pylist() == [
-        {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None},
-        {"run": "sparse-ioi", "clean": "clean 0", "clean_tokens": ["a", " b", " c"]},
+        {"run": "dense-ioi", "clean": "clean 0", "clean_tokens": None, "wrong_answers": None},
+        {
+            "run": "sparse-ioi",
+            "clean": "clean 0",
+            "clean_tokens": ["a", " b", " c"],
+            "wrong_answers": [[6, 7]],
+        },
     ]
 
 

@@ -1,10 +1,10 @@
 """Tasks, with tokenizers for which a word is a token."""
 
+import random
 import re
 import signal
 from collections.abc import Collection
-from dataclasses import replace
-from functools import partial
+from math import perm
 from pathlib import Path
 
 import pytest
@@ -161,8 +161,7 @@ def test_prompts_that_the_model_cannot_take_are_refused():
 @pytest.fixture
 def few(monkeypatch):
     """One template, place and thing: of five names, 240 prompts."""
-    one = partial(tasks._ioi, "ioi", lists.IOI[:1], 0, False)
-    monkeypatch.setitem(TASKS, "ioi", replace(TASKS["ioi"], pairs=one))
+    monkeypatch.setitem(TASKS, "ioi", tasks._ioi_task("ioi", "", lists.IOI[:1]))
     monkeypatch.setattr(lists, "PLACES", lists.PLACES[:1])
     monkeypatch.setattr(lists, "OBJECTS", lists.OBJECTS[:1])
     return 5 * 4 * 3 * 2 * 1 * 2
@@ -189,8 +188,38 @@ def test_all_prompts_that_there_are_can_be_had(few):
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("many", [241, 10**9])
 def test_asking_for_more_than_there_are_says_how_many_there_are(few, many):
-    with pytest.raises(InputError, match=rf"'ioi' has only about {few} different prompts .* not {many}\."):
+    with pytest.raises(InputError, match=rf"'ioi' has {few} different prompts .*: {many:,} are too many\."):
         make_task("ioi", words(FIVE), many)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_thousand_million_pairs_are_refused_at_once(task):
+    with pytest.raises(
+        InputError, match=rf"'{task}' has [\d,]+ different prompts .*: 1,000,000,000 are too many"
+    ):
+        make_task(task, words(), 10**9)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_knows_how_many_pairs_it_has(monkeypatch, task):
+    """Drawn until nothing new comes, of short lists."""
+    for name in ("IOI", "IOI_LONG", "PLACES", "OBJECTS", "EVENTS", "FUNCTIONS"):
+        monkeypatch.setattr(lists, name, getattr(lists, name)[: 1 if "IOI" in name else 2])
+    monkeypatch.setattr(lists, "NAMES", lists.NAMES[:5])
+    monkeypatch.setattr(lists, "MEANWHILE", lists.MEANWHILE[:3])
+    monkeypatch.setattr(tasks, "_first_years", lambda years: years[2:6])
+    templates, between = (lists.IOI_LONG, 1) if "long" in task else (lists.IOI, 0)
+    own = tasks._ioi_task(task, "", templates, between=between, swap="swap" in task)
+    made = own if "ioi" in task else TASKS[task]
+    encode = words().encode
+    if task == "docstring":  # eight arguments and seven words are too many to draw all of
+        arguments, about = len(lists.ARGUMENTS), len(lists.DESCRIPTIONS)
+        assert made.count(encode) == 2 * perm(arguments, 8) * perm(about, 7)
+        return
+    drawn = made.pairs(random.Random(1), encode)
+    count = made.count(encode)
+    assert len({next(drawn) for _ in range(15 * count)}) == count
 
 
 def differing(prompt) -> list[tuple[str, str]]:

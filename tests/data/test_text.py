@@ -28,10 +28,10 @@ def test_a_line_of_json_is_a_document_and_long_ones_are_cut(tmp_path):
 
 def test_a_task_is_its_prompts_with_right_answers_in_turns():
     prompts = [
-        Prompt(clean_ids=(1, 2), corrupted_ids=(3, 4), correct_ids=correct, wrong_ids=(9,))
-        for correct in ((5,), (5, 6), (5, 6, 7))
+        Prompt(clean_ids=(1, 2), corrupted_ids=(3, 4), correct_answers=correct, wrong_answers=((9,),))
+        for correct in (((5,),), ((5,), (6,)), ((5,), (6,), (7, 8)))
     ]
-    assert task_documents(prompts) == [(1, 2, 5), (1, 2, 6), (1, 2, 7)]
+    assert task_documents(prompts) == [(1, 2, 5), (1, 2, 6), (1, 2, 7, 8)]
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,19 @@ def test_what_is_no_text_is_refused(tmp_path, name, content, message):
 def test_a_text_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"There is no text '.*nowhere.txt'"):
         read_documents(tmp_path / "nowhere.txt", encode, 4)
+
+
+def test_lines_may_end_as_on_windows(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a bb\r\nccc")
+    seen = []
+    read_documents(tmp_path / "a.txt", lambda text: seen.append(text) or [1, 2], 2)
+    assert seen == ["a bb\nccc"]
+
+
+def test_what_has_no_end_is_not_read_to_it(tmp_path):
+    with pytest.raises(InputError, match="'/dev/zero' is not a file, but a pipe or a device"):
+        read_documents("/dev/zero", encode, 4)
+    with (tmp_path / "holes.txt").open("wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(InputError, match="has more than 1,024 MB, the most that is read"):
+        read_documents(tmp_path / "holes.txt", encode, 4)
