@@ -156,7 +156,7 @@ def make_prompts(length: int, same: int) -> list[Prompt]:
     clean, corrupted = torch.randint(0, 1000, (2, 8, length), generator=generator)
     corrupted[:, :same] = clean[:, :same]
     return [
-        Prompt(clean_ids=tuple(a), corrupted_ids=tuple(b), correct_ids=(5,), wrong_ids=(6,))
+        Prompt(clean_ids=tuple(a), corrupted_ids=tuple(b), correct_answers=((5,),), wrong_answers=((6,),))
         for a, b in zip(clean.tolist(), corrupted.tolist(), strict=True)
     ]
 

@@ -1,12 +1,12 @@
 """What needs torch, and the only place that imports it: models, attribution, interventions, extraction."""
 
+from ..data import METRICS
 from .extraction import Outcome, extract
 from .memory import ExtractionError
-from .metrics import METRICS
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan
 from .planning import Planned, plan_extraction
-from .published import acdc_subgraph, read_pt
+from .published import acdc_subgraph, mib_pt, read_pt
 from .quantised import convert_gguf
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
 from .transformer_lens import convert_state_dict
@@ -33,6 +33,7 @@ __all__ = [
     "find_device",
     "load_model",
     "load_vocabulary",
+    "mib_pt",
     "plan_extraction",
     "read_pt",
 ]

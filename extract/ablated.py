@@ -21,7 +21,7 @@ Projected = dict[nn.Module, Tensor]
 
 @dataclass(frozen=True)
 class Ablated:
-    """A batch, ready for circuits; positions are counted from `start`."""
+    """A batch, ready for circuits; positions are counted from `start`, and `prompt` in shapes is a context of one."""
 
     batch: Batch
     start: int

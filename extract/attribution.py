@@ -12,6 +12,9 @@ What is multiplied with what, by level:
     head       sum over positions of (change of z) . (gradient at z)
     attention  (gradient at z_i) . (change of the message p_ij g_ij v_j), for each pair of positions
 
+A prompt whose answers have several tokens has several contexts (`metrics`), in which units are ablated all at once: its
+score is the sum over them.
+
 Clean and corrupted prompts are the same up to some position. Under the ablation `corrupt` nothing changes before it, so
 a long common prefix is run once, and neither gradients nor differences are taken there.
 """
@@ -25,10 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data import Prompt
+from ..data import Answer, Prompt
 from ..graphs import Wiring
+from .accuracy import judge
 from .edges import Deltas, EdgeScorer, Reader, Slope, at_rows
-from .metrics import Metric
+from .metrics import Metric, contexts_of
 from .parts import Parts
 from .taps import AttentionKept, Tape, Taps
 
@@ -52,6 +56,9 @@ class Scores:
 
     metric_clean: NDArray[np.float32]
     metric_corrupted: NDArray[np.float32]
+    right: NDArray[np.float32]
+    """Whether the model is right, 1 or 0, and the rank of its best correct answer; NaN where no answer is named."""
+    answer_rank: NDArray[np.float32]
     edge: NDArray[np.float32] | None = None
     """[prompt, edge]"""
     head: NDArray[np.float32] | None = None
@@ -72,6 +79,8 @@ class Scores:
             yield Scores(
                 self.metric_clean[own],
                 self.metric_corrupted[own],
+                self.right[own],
+                self.answer_rank[own],
                 None if self.edge is None else self.edge[own],
                 None if self.head is None else self.head[own],
                 None if self.attention is None else self.attention[own],
@@ -91,40 +100,53 @@ class Means:
 
 
 class Batch:
-    """Prompts as tensors, padded at the end."""
+    """Prompts as tensors: all their contexts, padded at the end."""
 
     def __init__(self, prompts: Sequence[Prompt], parts: Parts, metric: str) -> None:
-        self.device = parts.home
-        self.lengths = [len(prompt.clean_ids) for prompt in prompts]
+        self.device, self.prompts = parts.home, prompts
+        self.contexts: list[range] = []
+        """By prompt, which contexts are its."""
+        texts: list[tuple[Prompt, Answer]] = []
+        for prompt in prompts:
+            own = [(prompt, after) for after in contexts_of(prompt, metric)]
+            self.contexts.append(range(len(texts), len(texts) + len(own)))
+            texts += own
+        self.lengths = [len(prompt.clean_ids) + len(after) for prompt, after in texts]
+        """Of contexts."""
         self.longest = max(self.lengths)
         self.shared_prefix = min(map(shared_prefix, prompts))
         """How many positions all prompts have in common with their corrupted twins."""
-        self.clean = self._padded([prompt.clean_ids for prompt in prompts])
-        self.corrupted = self._padded([prompt.corrupted_ids for prompt in prompts])
-        self.metric = Metric(
-            metric,
-            parts.unembed,
-            [prompt.correct_ids for prompt in prompts],
-            [prompt.wrong_ids for prompt in prompts],
-            self.device,
-        )
+        self.clean = self._padded([(*prompt.clean_ids, *after) for prompt, after in texts])
+        self.corrupted = self._padded([(*prompt.corrupted_ids, *after) for prompt, after in texts])
+        self.metric = Metric(metric, parts.unembed, prompts, self.device)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        """How many prompts it has."""
+        return len(self.contexts)
 
     def last(self, first: int = 0) -> Tensor:
-        """The last real position of each prompt, counted from `first`."""
+        """The last real position of each context, counted from `first`."""
         return torch.tensor(self.lengths, device=self.device) - 1 - first
 
-    def rows(self, begin: int, start: int) -> tuple[Tensor, list[slice]]:
-        """The real positions from `begin` on, as rows of a pass that starts at `start`, and which are whose."""
+    def rows(self, begin: int, start: int) -> tuple[Tensor, list[slice], list[int]]:
+        """The real positions from `begin` on, as rows of a pass that starts at `start`.
+
+        Also which of them are whose, by prompt, and where each context ends.
+        """
         rows: list[int] = []
-        spans = []
-        for prompt, length in enumerate(self.lengths):
-            spans.append(slice(len(rows), len(rows) + length - begin))
-            offset = prompt * (self.longest - start) - start
-            rows += range(offset + begin, offset + length)
-        return torch.tensor(rows, device=self.device), spans
+        spans, ends = [], []
+        for own in self.contexts:
+            first = len(rows)
+            for context in own:
+                offset = context * (self.longest - start) - start
+                rows += range(offset + begin, offset + self.lengths[context])
+                ends.append(len(rows) - 1)
+            spans.append(slice(first, len(rows)))
+        return torch.tensor(rows, device=self.device), spans, ends
+
+    def everywhere(self) -> Tensor:
+        """All positions as rows, with padding, so that all contexts have as many."""
+        return torch.arange(self.clean.numel(), device=self.device)
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor([[*row, *[0] * (self.longest - len(row))] for row in ids], device=self.device)
@@ -160,7 +182,7 @@ class Attributor:
         start, prefix = 0, None
         if same >= max(1, _WORTH_SHARING * batch.longest):
             start, prefix = same, self._taps.run(batch.clean[:, :same], Tape(kept_keys={})).kept_keys
-        rows, spans = batch.rows(same, start)
+        rows, spans, ends = batch.rows(same, start)
         slopes = _Slopes(
             self._edges.readers if self._edges else [], self._parts, rows, at_z=set(self._levels) != {"edge"}
         )
@@ -175,6 +197,7 @@ class Attributor:
         clean = run(batch.clean, gradients=not integrated)
         batch.metric.set_clean(clean.final)
         metric_clean = batch.metric(clean.final)
+        right, rank = judge(self._parts, clean.final.detach(), batch.prompts, batch.contexts)
         if not integrated:
             slopes.add(clean, metric_clean, 1.0)
         corrupted = run(batch.corrupted, gradients=integrated)
@@ -191,7 +214,9 @@ class Attributor:
         return Scores(
             metric_clean=to_array(metric_clean),
             metric_corrupted=to_array(metric_corrupted),
-            edge=to_array(self._edges(deltas, slopes.at_readers, spans)) if self._edges else None,
+            right=to_array(right),
+            answer_rank=to_array(rank),
+            edge=to_array(self._edges(deltas, slopes.at_readers, spans, ends)) if self._edges else None,
             head=to_array(_head_scores(deltas, slopes.at_z, rows, spans)) if "head" in self._levels else None,
             attention=_attention_scores(batch, clean, corrupted, slopes.at_z, zero=self._ablation == "zero")
             if "attention" in self._levels
@@ -243,7 +268,7 @@ class _Slopes:
         gradients = torch.autograd.grad(metric.sum(), at)
         by_module = dict(zip(tape.read, gradients, strict=False))
         for reader, slope in zip(self._readers, self.at_readers, strict=True):
-            rows = torch.arange(len(metric), device=metric.device) if reader.last else self._rows
+            rows = torch.arange(len(tape.final), device=metric.device) if reader.last else self._rows
             slope.add(reader, tape, by_module, rows, share)
         if self._wants_z:
             heads = self._parts.shape.heads

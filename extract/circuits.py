@@ -1,8 +1,8 @@
 """Circuits by intervention: what the metric is when only some units are kept, and all others carry ablated values.
 
-A row is a prompt with the units that it keeps; any rows run together. Circuits of heads and of attention edges run the
-model itself, with z or messages replaced on the way: embedding and MLPs, and whatever else is not of the level, stay
-live. Circuits of edges are in `edge_circuits`.
+A row is a prompt with the units that it keeps, in all its contexts; any rows run together. Circuits of heads and of
+attention edges run the model itself, with z or messages replaced on the way: embedding and MLPs, and whatever else is
+not of the level, stay live. Circuits of edges are in `edge_circuits`.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,14 @@ class Row:
     kept: Mask
 
 
+@dataclass(frozen=True)
+class ContextRow:
+    """A context of a batch, by its place there, and the units that it keeps: those of its prompt."""
+
+    context: int
+    kept: Mask
+
+
 class Circuits(Protocol):
     """Measures circuits of one level."""
 
@@ -46,14 +54,15 @@ class _Live:
     @torch.no_grad()
     def __call__(self, ablated: Ablated, rows: Sequence[Row]) -> Tensor:
         """The metric of each row."""
-        prompt = prompts_of(ablated, rows)
-        tape = self._tape(ablated, rows, prompt)
-        tape.prefix = ablated.prefix_of(prompt, range(self._shape.layers))
-        tape.last = ablated.last[prompt]
-        self._taps.run(ablated.batch.clean[prompt][:, ablated.start :], tape)
-        return ablated.batch.metric(tape.final, prompt)
+        spread = by_context(ablated, rows)
+        context = contexts_in(ablated, spread)
+        tape = self._tape(ablated, spread, context)
+        tape.prefix = ablated.prefix_of(context, range(self._shape.layers))
+        tape.last = ablated.last[context]
+        self._taps.run(ablated.batch.clean[context][:, ablated.start :], tape)
+        return ablated.batch.metric(tape.final, [row.prompt for row in rows])
 
-    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+    def _tape(self, ablated: Ablated, rows: Sequence[ContextRow], context: Tensor) -> Tape:
         """What is replaced on the way."""
         raise NotImplementedError
 
@@ -61,13 +70,13 @@ class _Live:
 class HeadCircuits(_Live):
     """Circuits of heads, [layer * head]; what a head carries is its z."""
 
-    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+    def _tape(self, ablated: Ablated, rows: Sequence[ContextRow], context: Tensor) -> Tape:
         heads = self._shape.heads
-        kept = torch.from_numpy(np.stack([row.kept for row in rows])).to(prompt.device)
+        kept = torch.from_numpy(np.stack([row.kept for row in rows])).to(context.device)
         kept = kept.unflatten(1, (-1, heads))  # [row, layer, head]
 
         def at(layer: int) -> tuple[Tensor, Tensor]:
-            instead = rows_of(ablated.z[layer], prompt).unflatten(-1, (heads, -1))
+            instead = rows_of(ablated.z[layer], context).unflatten(-1, (heads, -1))
             return kept[:, layer].to(instead.device), instead
 
         return Tape(heads=at)
@@ -76,10 +85,10 @@ class HeadCircuits(_Live):
 class AttentionCircuits(_Live):
     """Circuits of attention edges, [layer * head * pair] of a row's own prompt, key not after query."""
 
-    def _tape(self, ablated: Ablated, rows: Sequence[Row], prompt: Tensor) -> Tape:
+    def _tape(self, ablated: Ablated, rows: Sequence[ContextRow], context: Tensor) -> Tape:
         heads, longest = self._shape.heads, ablated.batch.longest
         by_layer = [row.kept.reshape(self._shape.layers, heads, -1) for row in rows]
-        pairs = [np.tril_indices(ablated.batch.lengths[row.prompt]) for row in rows]
+        pairs = [np.tril_indices(ablated.batch.lengths[row.context]) for row in rows]
 
         def at(layer: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
             kept = np.zeros((len(rows), heads, longest, longest), dtype=bool)
@@ -90,14 +99,19 @@ class AttentionCircuits(_Live):
                 return here, None
             pattern, gate, value = ablated.attention[layer]
             weights = pattern if gate is None else pattern * gate
-            return here, (rows_of(weights, prompt), rows_of(value, prompt))
+            return here, (rows_of(weights, context), rows_of(value, context))
 
         return Tape(pairs=at)
 
 
-def prompts_of(ablated: Ablated, rows: Sequence[Row]) -> Tensor:
-    """[row]: whose each row is."""
-    return torch.tensor([row.prompt for row in rows], device=ablated.last.device)
+def by_context(ablated: Ablated, rows: Sequence[Row]) -> list[ContextRow]:
+    """Rows of prompts as rows of their contexts, one after another."""
+    return [ContextRow(context, row.kept) for row in rows for context in ablated.batch.contexts[row.prompt]]
+
+
+def contexts_in(ablated: Ablated, rows: Sequence[ContextRow]) -> Tensor:
+    """[row]: which context each row is of."""
+    return torch.tensor([row.context for row in rows], device=ablated.last.device)
 
 
 def first(order: Ids, k: int) -> Mask:

@@ -1,10 +1,12 @@
 """Curves: how much of the behaviour circuits of every size explain, measured by intervention.
 
 For each level and ranking, the k strongest units are kept and all others ablated, for every prompt and size: a row of
-`effects`. Rankings are by |score|, from the scores in the store:
+`effects`. Rankings are from the scores in the store:
 
-    prompt   each prompt ranks its own units
-    task     one ranking, from the mean over the prompts; with a split, over a part of them, and measured on the others
+    prompt   each prompt ranks its own units, by |score|
+    task     one ranking, by the mean over the prompts, its |size|; with a split, over a part of them, and measured on
+             the others
+    signed   likewise, the most helpful first; and so every other one of `graphs.RANKINGS`
     random   a different shuffle for each prompt: what any other ranking has to beat
 
 One ablated run serves all circuits of a batch of prompts, at all levels.
@@ -18,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..data import LEVELS, Curves
-from ..graphs import InputError, Shape, Wiring, ranking
+from ..graphs import RANKINGS, InputError, Shape, Wiring, ranking
 from ..graphs.wiring import Ids
 from .ablated import Ablated, ablate
 from .attribution import to_array
@@ -27,11 +29,12 @@ from .edge_circuits import EdgeCircuits
 from .job import PROMPTS_AT_A_TIME, Job, units
 from .memory import ExtractionError, Room
 from .models import is_accelerator
-from .settings import Settings
+from .settings import MIB, Settings
 from .taps import Taps
 
 RANDOM = "random"
 _POINTS = 30
+_MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 _EVERY_HEAD = 64
 """Circuits of heads are measured at every size up to this."""
 
@@ -45,9 +48,10 @@ def ask_curves(settings: Settings, shape: Shape, lengths: Sequence[int]) -> Curv
         raise InputError(f"--split {settings.split} of {len(lengths)} prompts leaves none to {what}.")
     longest = max(lengths[p] for p in measured)
     largest = {level: units(level, shape, longest) for level in settings.levels}
-    if settings.sizes is not None:
-        beyond = [k for k in settings.sizes if k > max(largest.values())]
-        beyond += [min(settings.sizes)] if min(settings.sizes) > min(largest.values()) else []
+    given = settings.sizes
+    if given is not None and not isinstance(given, str):
+        beyond = [k for k in given if k > max(largest.values())]
+        beyond += [min(given)] if min(given) > min(largest.values()) else []
         if beyond:
             there = " and ".join(f"{count:,} at the level {level}" for level, count in largest.items())
             raise InputError(
@@ -56,13 +60,22 @@ def ask_curves(settings: Settings, shape: Shape, lengths: Sequence[int]) -> Curv
             )
     sizes = {
         level: {
-            by: tuple(int(k) for k in settings.sizes or default_sizes(level, most) if k <= most)
+            by: tuple(int(k) for k in _sizes(given, level, most) if k <= most)
             for by in (*settings.rankings, RANDOM)
-            if (level, by) != ("attention", "task")
+            if level != "attention" or by not in RANKINGS
         }
         for level, most in largest.items()
     }
     return replace(asked, sizes=sizes)
+
+
+def mib_sizes(largest: int) -> list[int]:
+    """The sizes at which the MIB benchmark measures circuits; without 0, which the smallest may come to.
+
+    >>> mib_sizes(32_491)
+    [32, 64, 162, 324, 649, 1624, 3249, 6498, 16245, 32491]
+    """
+    return sorted({int(share * largest) for share in _MIB_SHARES} - {0})
 
 
 def default_sizes(level: str, largest: int) -> list[int]:
@@ -78,6 +91,12 @@ def default_sizes(level: str, largest: int) -> list[int]:
     every = list(range(1, min(largest, _EVERY_HEAD) + 1))
     steps = round(7.5 * np.log(max(largest / _EVERY_HEAD, 1))) + 1
     return sorted({*every, *np.geomspace(every[-1], largest, steps).round().astype(int).tolist()})
+
+
+def _sizes(given: Sequence[int] | str | None, level: str, largest: int) -> Sequence[int]:
+    if given == MIB:
+        return mib_sizes(largest)
+    return default_sizes(level, largest) if given is None or isinstance(given, str) else given
 
 
 def rows_at_a_time(prompts: int) -> int:
@@ -131,12 +150,11 @@ def _plan(curves: Curves, prompts: int, total: int) -> str:
     for level, rankings in curves.sizes.items():
         if some := {by: sizes for by, sizes in rankings.items() if sizes}:
             sizes = sorted(set().union(*some.values()))
+            many = f"{len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,}"
             said.append(
-                f"{level} ({len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,}; by {', '.join(some)})"
+                f"\n  {level}: {many if len(sizes) > 1 else f'size {sizes[0]:,}'}, by {', '.join(some)}"
             )
-    return (
-        f"Curves of {prompts:,} prompts, {curves.ablation} ablation: {', '.join(said)}; {total:,} circuits."
-    )
+    return f"Curves of {prompts:,} prompts, {curves.ablation} ablation, {total:,} circuits:{''.join(said)}"
 
 
 _Effect = tuple[str, str, int, int, int, float, float, float]
@@ -155,11 +173,7 @@ class _Measurer:
         )
         self._means = job.means if curves.ablation == "mean" else None
         self._room = Room(settings.batch_size or PROMPTS_AT_A_TIME, job.model.device, job.listener)
-        self._of_task = {
-            level: ranking(self._mean_scores(level, chosen))
-            for level in self._circuits
-            if curves.sizes[level].get("task")
-        }
+        self._of_task = {level: self._task_orders(level, chosen) for level in self._circuits}
 
     def __call__(self, shard: int, prompts: Sequence[int]) -> pa.Table:
         """The effects of prompts of a shard."""
@@ -228,7 +242,7 @@ class _Measurer:
 
         pending: list[tuple[str, int, Row]] = []
         for k, by in sorted((k, by) for by, sizes in self._curves.sizes[level].items() for k in sizes):
-            shared = circuits.top(self._of_task[level], k) if by == "task" else None
+            shared = circuits.top(self._of_task[level][by], k) if by in RANKINGS else None
             for i, prompt in enumerate(prompts):
                 row = Row(i, circuits.top(orders[prompt][by], k) if shared is None else shared)
                 if row.kept.any() and not row.kept.all():
@@ -256,6 +270,14 @@ class _Measurer:
                 if sizes.get("prompt"):
                     orders[prompt]["prompt"] = ranking(scores)
         return orders
+
+    def _task_orders(self, level: str, chosen: Ids) -> dict[str, Ids]:
+        """The rankings of the task that are asked for, by name."""
+        asked = [by for by, sizes in self._curves.sizes[level].items() if by in RANKINGS and sizes]
+        if not asked:
+            return {}
+        means, sign = self._mean_scores(level, chosen), self._job.writer.run.helpful_sign
+        return {by: ranking(means, by, sign=sign) for by in asked}
 
     def _mean_scores(self, level: str, chosen: Ids) -> NDArray[np.float32]:
         """The mean scores of units over some prompts."""

@@ -26,7 +26,7 @@ from torch.nn.functional import embedding_bag
 from ..graphs import Wiring, needed_everywhere, on_a_path
 from ..graphs.wiring import Ids, Mask
 from .ablated import Ablated, rows_of
-from .circuits import Row, first, prompts_of
+from .circuits import ContextRow, Row, by_context, contexts_in, first
 from .edges import Reader, Workspace, find_readers
 from .parts import Parts
 from .taps import Taps
@@ -54,18 +54,19 @@ class EdgeCircuits:
 
         Rows of one circuit share a mask, the very same array, and come one after another: it is looked at once.
         """
-        prompt = prompts_of(ablated, rows)
         with self.memory.freed_on_failure():
-            return ablated.batch.metric(_Pass(self, ablated, prompt, rows).final(), prompt)
+            final = _Pass(self, ablated, by_context(ablated, rows)).final()
+            return ablated.batch.metric(final, [row.prompt for row in rows])
 
 
 class _Pass:
     """One pass over the wiring, for some rows."""
 
-    def __init__(self, circuits: EdgeCircuits, ablated: Ablated, prompt: Tensor, rows: Sequence[Row]) -> None:
+    def __init__(self, circuits: EdgeCircuits, ablated: Ablated, rows: Sequence[ContextRow]) -> None:
         self._circuits, self._parts, self._wiring = circuits, circuits.parts, circuits.wiring
-        self._ablated, self._prompt, self._home = ablated, prompt, prompt.device
-        self._last_position = ablated.last[prompt]
+        self._context = contexts_in(ablated, rows)
+        self._ablated, self._home = ablated, self._context.device
+        self._last_position = ablated.last[self._context]
         self._groups = [_Group(self._wiring, *group) for group in _groups(rows)]
         sources = self._wiring.sources
         kept = np.logical_or.reduce([group.kept for group in self._groups])
@@ -79,13 +80,15 @@ class _Pass:
 
     def _sources(self, name: str, chosen: Mask, shape: Sequence[int]) -> "_Sources":
         ranks = np.flatnonzero(chosen)
-        shape = (2 + len(ranks), len(self._prompt), *shape)
+        shape = (2 + len(ranks), len(self._context), *shape)
         return _Sources(ranks, self._circuits.memory(name, shape, self._ablated.input))
 
     def final(self) -> Tensor:
         """The final states, [row, d_model]."""
-        rows = slice(0, len(self._prompt))
-        self._write(0, rows, self._change(self._ablated.clean_input[self._prompt], self._ablated.input, rows))
+        rows = slice(0, len(self._context))
+        self._write(
+            0, rows, self._change(self._ablated.clean_input[self._context], self._ablated.input, rows)
+        )
         *readers, logits = self._circuits.readers
         *streams, stream = self._ablated.streams
         for i, (reader, base) in enumerate(zip(readers, streams, strict=True)):
@@ -110,7 +113,8 @@ class _Pass:
             return
         wide = np.stack([(letter > 0) | group.everywhere[node] for group in self._groups])  # [group, slot]
         projected = {
-            module: rows_of(output, self._prompt) for module, output in self._ablated.projected[layer].items()
+            module: rows_of(output, self._context)
+            for module, output in self._ablated.projected[layer].items()
         }
         for sources, own in ((self._full, kept & wide), (self._last, kept & ~wide)):
             some = np.flatnonzero(own.any(axis=0))
@@ -118,7 +122,7 @@ class _Pass:
                 continue
             read = self._sums(sources, reader, base, self._groups, column[some])
             self._project(reader, read, letter[some], head[some], projected, sources is self._full)
-        prefix = self._ablated.prefix_of(self._prompt, [layer])
+        prefix = self._ablated.prefix_of(self._context, [layer])
         z = self._circuits.taps.attend(layer, self._ablated.call, projected, prefix)
         change = self._change(z, self._ablated.z[layer], slice(0, len(z)))
         self._write_heads(layer, change.unflatten(-1, (heads, -1)))
@@ -160,7 +164,7 @@ class _Pass:
     ) -> Tensor:
         """What some slots of a reader read in the rows of some circuits, [slot, token, d_model]."""
         base = self._ablated.at_last(base) if sources is self._last else base
-        base = rows_of(base, self._prompt).to(self._home)
+        base = rows_of(base, self._context).to(self._home)
         changes, ranks = sources.before(reader.stage.sources, _centred(self._parts, base))
         kept = [_block(group.kept, reader)[np.ix_(ranks, columns)].T for group in groups]
         return _summed(kept, [group.rows for group in groups], changes, dense=self._circuits.dense)
@@ -225,8 +229,8 @@ class _Pass:
         self._last.put(rank, rows, change)
 
     def _change(self, now: Tensor, ablated: Tensor, rows: slice) -> Tensor:
-        """What these rows do otherwise than their prompts ablated, at home."""
-        return now.to(self._home) - rows_of(ablated, self._prompt[rows]).to(self._home)
+        """What these rows do otherwise than their contexts ablated, at home."""
+        return now.to(self._home) - rows_of(ablated, self._context[rows]).to(self._home)
 
 
 class _Group:
@@ -322,7 +326,7 @@ def _weights(kept: Mask) -> NDArray[np.float64]:
     return np.concatenate([~most, most, np.where(most, -1.0 * ~kept, kept)], axis=1)
 
 
-def _groups(rows: Sequence[Row]) -> Iterator[tuple[Mask, slice]]:
+def _groups(rows: Sequence[ContextRow]) -> Iterator[tuple[Mask, slice]]:
     """Circuits, and the stretch of rows that they run in."""
     end = 0
     for _, same in groupby(rows, key=lambda row: id(row.kept)):

@@ -59,7 +59,7 @@ class Reader:
     width: int
     """How many slots it has."""
     last: bool = False
-    """Whether it reads at the last position only; its rows are then one a prompt."""
+    """Whether it reads at the last position only; its rows are then one a context."""
     rest: Tensor | None = None
     """[letter, head, d_head]: what the projections give where x_hat is zero, from their bias and the norm's."""
 
@@ -135,15 +135,25 @@ class EdgeScorer:
         self._memory = Workspace()
 
     @torch.no_grad()
-    def __call__(self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice]) -> Tensor:
-        """The scores of all edges, [prompt, edge] in float32; a prompt's span is its rows."""
-        with self._memory.freed_on_failure():
-            return self._scores(deltas, slopes, spans)
+    def __call__(
+        self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice], ends: Sequence[int]
+    ) -> Tensor:
+        """The scores of all edges, [prompt, edge] in float32.
 
-    def _scores(self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice]) -> Tensor:
+        A prompt's span is its rows, those of its contexts one after another; `ends` are the last rows of contexts.
+        """
+        with self._memory.freed_on_failure():
+            return self._scores(deltas, slopes, spans, ends)
+
+    def _scores(
+        self, deltas: Deltas, slopes: Sequence[Slope], spans: Sequence[slice], ends: Sequence[int]
+    ) -> Tensor:
         scores = deltas.input.new_zeros(len(spans), self._wiring.n_edges)
         rows = spans[-1].stop
         size = ceil(rows / ceil(rows / self._chunk))  # chunks of about the same size
+        owners = [
+            prompt for prompt, span in enumerate(spans) for end in ends if span.start <= end < span.stop
+        ]
         for start in range(0, rows, size):
             chunk = slice(start, min(start + size, rows))
             here = [
@@ -155,9 +165,13 @@ class EdgeScorer:
             expand_sources(self._parts, deltas, chunk, centred=self._parts.norm.centred, out=written)
             for group in self._groups:
                 self._contract(written, group, slopes, chunk, here, scores)
-            ended = [(prompt, span.stop - 1) for prompt, span in here if spans[prompt].stop <= chunk.stop]
+            ended = [
+                (context, prompt, end - start)
+                for context, (prompt, end) in enumerate(zip(owners, ends, strict=True))
+                if start <= end < chunk.stop
+            ]
             for i in self._last:
-                self._contract_last(written, self.readers[i], slopes[i], ended, scores)
+                self._contract_last(written, self.readers[i], slopes[i], len(ends), ended, scores)
         return scores
 
     def _contract(
@@ -187,14 +201,20 @@ class EdgeScorer:
                 _edges_into(reader, scores[prompt]).add_(block.T)
 
     def _contract_last(
-        self, written: Tensor, reader: Reader, slope: Slope, rows: Sequence[tuple[int, int]], scores: Tensor
+        self,
+        written: Tensor,
+        reader: Reader,
+        slope: Slope,
+        contexts: int,
+        ended: Sequence[tuple[int, int, int]],
+        scores: Tensor,
     ) -> None:
-        """Set the scores of the edges into a reader of last positions, for prompts whose last row is here."""
-        lifted = written.new_empty(1, len(scores), self._parts.d_model)
+        """Add the scores of the edges into a reader of last positions, for contexts whose last row is here."""
+        lifted = written.new_empty(1, contexts, self._parts.d_model)
         _lift(self._parts, reader, slope, slice(None), lifted)
-        for prompt, row in rows:
-            _edges_into(reader, scores[prompt])[:, 0] = (
-                written[: reader.stage.sources, row] @ lifted[0, prompt]
+        for context, prompt, row in ended:
+            _edges_into(reader, scores[prompt])[:, 0].add_(
+                written[: reader.stage.sources, row] @ lifted[0, context]
             )
 
     def _buffer(self, name: str, units: int, chunk: slice, like: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 Nothing is estimated, and it takes a run from the unit's layer on for every unit: for small models, short prompts, and
 to judge the other methods by. Units of one layer run together, as rows of a batch that differ in one place each. A unit
-that ablation does not change at all scores exactly zero and is not run.
+that ablation does not change at all scores exactly zero and is not run. A unit is changed in all contexts of a prompt
+at once, each of which is a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs import Wiring
+from .accuracy import judge
 from .attribution import Attention, Batch, Means, Scores, attention_of, find_deltas, to_array
 from .edges import Deltas, Reader, expand_sources, find_readers
 from .taps import Edit, Tape, Taps
@@ -43,8 +45,9 @@ class Exact:
         )
         batch.metric.set_clean(clean.final)
         metric_clean = batch.metric(clean.final)
-        rows_of_all, _ = batch.rows(0, 0)
-        deltas = find_deltas(self._parts, clean, corrupted, rows_of_all, self._ablation, self._means)
+        right, rank = judge(self._parts, clean.final, batch.prompts, batch.contexts)
+        deltas = find_deltas(self._parts, clean, corrupted, batch.everywhere(), self._ablation, self._means)
+        contexts = len(batch.lengths)
 
         def change(edits: Iterator[tuple[Tensor, Edit]], units: int) -> NDArray[np.float32]:
             scores = metric_clean.new_zeros(units)
@@ -52,7 +55,7 @@ class Exact:
                 if len(own) == 0:
                     continue
                 # measured from a row of the same batch: kernels round differently at another size
-                metric = batch.metric(self._taps.rerun(clean, edit.with_unchanged()))
+                metric = batch.metric(self._taps.rerun(clean, edit.with_unchanged(contexts)))
                 scores[own] = metric[1:] - metric[0]
             return to_array(scores)
 
@@ -61,10 +64,12 @@ class Exact:
         return Scores(
             metric_clean=to_array(metric_clean),
             metric_corrupted=to_array(batch.metric(corrupted.final)),
-            edge=change(self._edges(deltas, rows), self._wiring.n_edges)[None]
+            right=to_array(right),
+            answer_rank=to_array(rank),
+            edge=change(self._edges(deltas, contexts, rows), self._wiring.n_edges)[None]
             if "edge" in self._levels
             else None,
-            head=change(self._heads(deltas, rows), shape.layers * shape.heads)[None]
+            head=change(self._heads(deltas, contexts, rows), shape.layers * shape.heads)[None]
             if "head" in self._levels
             else None,
             attention=[
@@ -79,7 +84,7 @@ class Exact:
             else None,
         )
 
-    def _edges(self, deltas: Deltas, rows: int) -> Iterator[tuple[Tensor, Edit]]:
+    def _edges(self, deltas: Deltas, contexts: int, rows: int) -> Iterator[tuple[Tensor, Edit]]:
         """Edge ids and their edits."""
         positions = len(deltas.input)
         written = deltas.input.new_empty(len(self._wiring.sources), positions, self._parts.d_model)
@@ -93,7 +98,8 @@ class Exact:
             for some in cells.split(rows):
                 source, slot = some.T
                 edge = reader.stage.first + source * reader.stage.width + reader.column + slot
-                yield edge, self._edit(layer, reader, written[source].to(dtype), slot)
+                delta = written[source].to(dtype).unflatten(1, (contexts, -1)).flatten(0, 1)
+                yield edge, self._edit(layer, reader, delta, slot.repeat_interleave(contexts))
 
     def _edit(self, layer: int, reader: Reader, delta: Tensor, slot: Tensor) -> Edit:
         if not reader.reads:
@@ -107,7 +113,7 @@ class Exact:
             mask[row, slot // 3, slot % 3] = True
         return Edit(layer, "reads", delta, mask)
 
-    def _heads(self, deltas: Deltas, rows: int) -> Iterator[tuple[Tensor, Edit]]:
+    def _heads(self, deltas: Deltas, contexts: int, rows: int) -> Iterator[tuple[Tensor, Edit]]:
         """Heads, numbered layer by layer, and their edits."""
         heads = self._parts.shape.heads
         for layer, z in enumerate(deltas.z):
@@ -117,6 +123,7 @@ class Exact:
                 delta = z.new_zeros(len(some), *z.shape)
                 row = torch.arange(len(some), device=z.device)
                 delta[row, :, some] = z.transpose(0, 1)[some]
+                delta = delta.unflatten(1, (contexts, -1)).flatten(0, 1)
                 yield layer * heads + some, self._z_edit(layer, delta)
 
     def _pairs(self, clean: Tape, corrupted: Tape, rows: int) -> Iterator[tuple[Tensor, Edit]]:

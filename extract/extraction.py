@@ -5,7 +5,7 @@ files are there, and so are its curves. So an interrupted run loses one shard at
 run is finished, and readers see it, when the scores are there; curves are added to it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -16,25 +16,31 @@ import numpy as np
 from ..data import (
     LEVELS,
     Curves,
+    Performance,
     Prompt,
     Run,
     RunWriter,
     check_run,
+    doubted,
     find_run,
     join_run,
+    performance_of,
     prompts_hash,
+    schema_of,
+    trailing_spaces,
     write_run,
 )
 from ..graphs import InputError, Inputs, Wiring, one_of
-from .asked import ask
+from .asked import Asked, ask
 from .attribution import INTEGRATION_RULE
 from .curves import add_curves, ask_curves, measure
-from .job import Job, shards_of
+from .job import Job, shard_size, shards_of
 from .memory import ExtractionError, no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
 from .placement import find_devices
 from .planning import with_room
 from .scoring import score
+from .selecting import right_prompts
 from .settings import Deaf, Listener, Settings
 from .workers import Workers, all_workers, local_rank
 
@@ -53,6 +59,8 @@ class Outcome:
     circuits: int
     """Circuits that were measured by this call."""
     prompts: int
+    performance: Performance
+    """How well the model does the task."""
     undefined: tuple[int, ...]
     """Prompts whose metric is the same clean and corrupted: no effect to explain."""
 
@@ -79,7 +87,7 @@ def extract(
     """
     settings.check()
     one_of("dtype", dtype, DTYPES)
-    asked = ask(prompts, task, limit, seed)
+    asked = ask(model, prompts, task, limit, seed, settings)
     run = run_name(model, asked.name) if run is None else run
     check_run(store, run)
     devices = [find_device(device, local_rank())] if device_map is None else find_devices(device, device_map)
@@ -87,8 +95,19 @@ def extract(
     try:
         with all_workers(where) as workers:
             loaded = load_model(model, device=where, dtype=dtype, device_map=device_map, devices=devices)
-            given = asked.encoded(loaded.vocabulary)
-            record = _record(loaded, given, run, asked.name, asked.seed, settings)
+            tried = given = asked.encoded(loaded.vocabulary)
+            if workers.rank == 0 and (spaced := trailing_spaces(tried, loaded.vocabulary)):
+                listener.note(
+                    f"wirescope: {spaced:,} of {len(tried):,} prompts end in a space, which the model reads as a token "
+                    "of its own; answers that begin with one follow a prompt without."
+                )
+            if settings.only_correct:
+                given = right_prompts(loaded, tried, settings, workers, listener)
+                if workers.rank == 0:
+                    listener.note(
+                        f"Of {len(tried):,} prompts the model gets {len(given):,} right; they alone are taken."
+                    )
+            record = _record(loaded, given, len(tried), run, asked, settings)
             settings = with_room(settings, given, loaded, workers, listener)
             return _extract(loaded, given, store, record, settings, workers, listener)
     except (RuntimeError, MemoryError) as error:
@@ -122,17 +141,17 @@ def _extract(
     curves = ask_curves(settings, record.shape, lengths) if settings.curves else None
     with ExitStack() as stack:
         try:
-            writer = (
-                None
-                if workers.rank
-                else stack.enter_context(write_run(store, _adopted(store, record, curves)))
-            )
+            if workers.rank == 0:
+                record = _adopted(store, record, curves)
+                record = replace(record, shard_size=shard_size(prompts, record.shape, record.levels))
+                writer = stack.enter_context(write_run(store, record))
         except Exception:
             workers.agree(False)
             raise
         if not workers.agree(True):
             raise InputError("The first process refused the call, and says why.")
-        writer = writer or join_run(store, record.run)
+        if workers.rank:
+            writer = join_run(store, record.run)
         record = writer.run  # the scores are those of the run that is there
         scoring = replace(settings, levels=record.levels, ablation=record.ablation or settings.ablation)
         wiring = Wiring(record.shape)
@@ -144,10 +163,13 @@ def _extract(
                     f"are; its circuits are measured with {settings.ablation}. For scores by {settings.ablation}, "
                     "choose another name with --run."
                 )
-        shards = shards_of(prompts, record.shape, record.levels)
+        shards = shards_of(prompts, shard_size(prompts, record.shape, record.levels))
         job = Job(model, prompts, shards, wiring, settings.metric, writer, workers, listener)
         fresh = score(job, scoring)
         workers.wait()
+        performance = _performance(writer)
+        if workers.rank == 0:
+            _tell(performance, record, (scoring.ablation, settings.ablation if curves else None), listener)
         circuits = sum(
             measure(job, settings, lacking) for lacking in record.curves
         )  # where parts were broken
@@ -157,7 +179,7 @@ def _extract(
         if curves is not None:
             circuits += add_curves(job, settings, curves)
         undefined = tuple(_undefined(writer)) if "corrupt" in (scoring.ablation, settings.ablation) else ()
-        return Outcome(record.run, record.levels, fresh, circuits, len(prompts), undefined)
+        return Outcome(record.run, record.levels, fresh, circuits, len(prompts), performance, undefined)
 
 
 def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
@@ -182,7 +204,7 @@ def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
 
 
 def _record(
-    model: Model, prompts: Sequence[Prompt], run: str, task: str, seed: int | None, settings: Settings
+    model: Model, prompts: Sequence[Prompt], tried: int, run: str, asked: Asked, settings: Settings
 ) -> Run:
     shape = replace(model.shape, inputs=Inputs.MERGED) if settings.merged else model.shape
     integrated = settings.method == "eap-ig"
@@ -193,20 +215,49 @@ def _record(
         base_model=model.config.get("base_model"),
         config=model.config,
         shape=shape,
-        task=task,
-        seed=seed,
+        task=asked.name,
+        seed=asked.seed,
+        file=asked.file,
+        limit=asked.count,
         prompts=len(prompts),
         prompts_hash=prompts_hash(prompts),
+        only_correct=settings.only_correct,
+        prompts_tried=tried if settings.only_correct else None,
         levels=tuple(level for level in LEVELS if level in settings.levels),
         method=settings.method,
         steps=settings.steps if integrated else None,
         integration_rule=INTEGRATION_RULE if integrated else None,
         metric=settings.metric,
+        first_token=settings.first_token,
         ablation=settings.ablation,
         dtype=model.dtype_name,
         device=model.device.type,
         versions={name: version(name) for name in ("torch", "transformers")},
     )
+
+
+def _performance(writer: RunWriter) -> Performance:
+    """From the prompts that are in the store, which may be those of an older schema."""
+    there = schema_of("prompts", writer.run.schema_version).names
+    wanted = ("metric_clean", "metric_corrupted", "is_right", "answer_rank")
+    rows = writer.read("prompts", [name for name in wanted if name in there])
+    return performance_of(rows, writer.run.metric)
+
+
+def _tell(performance: Performance, run: Run, ablations: Iterable[str | None], listener: Listener) -> None:
+    """Say how well the model does the task, before circuits are measured that say nothing about it."""
+    if said := performance.said(run.metric):
+        listener.note(f"{said.replace('accuracy', 'Accuracy', 1)}.")  # the name of a metric stays as it is
+    if doubts := performance.doubts(ablations):
+        listener.note(
+            f"wirescope: the model {doubted(doubts)}.\n"
+            "  Are right and wrong answers exchanged? Do the answers follow the prompts (which end without a space)?"
+            + (
+                ""
+                if run.only_correct
+                else "\n  --only-correct takes those prompts alone that the model gets right."
+            )
+        )
 
 
 def _undefined(writer: RunWriter) -> Iterator[int]:

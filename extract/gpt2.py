@@ -5,16 +5,30 @@ from typing import Any
 
 from torch import Tensor
 
-from ..graphs import Shape
 from .parts import Block, Parts, Read, layer_norm
+from .sizes import Sizes
 
 MODEL_TYPES = ("gpt2",)
+
+
+def sizes(config: Any) -> Sizes:
+    """The sizes in a GPT2Config."""
+    return Sizes(
+        layers=config.n_layer,
+        heads=config.n_head,
+        kv_heads=config.n_head,
+        d_model=config.n_embd,
+        inner=config.n_inner,
+        vocabulary=config.vocab_size,
+        context=config.n_positions,
+    )
 
 
 def parts(model: Any) -> Parts:
     """The parts of a GPT2LMHeadModel."""
     config, base = model.config, model.transformer
-    heads, d_head = config.n_head, config.n_embd // config.n_head
+    size = sizes(config)
+    heads, d_head = size.heads, size.head_width
 
     def take(letter: int, x: Tensor) -> Tensor:
         return x.unflatten(-1, (3, heads, d_head)).select(-3, letter)
@@ -36,8 +50,8 @@ def parts(model: Any) -> Parts:
         blocks=blocks,
         norm=layer_norm(base.ln_f),
         unembed=model.lm_head,
-        shape=Shape(layers=config.n_layer, heads=heads),
-        d_model=config.n_embd,
+        shape=size.shape,
+        d_model=size.d_model,
         d_head=d_head,
-        context=config.n_positions,
+        context=size.context,
     )

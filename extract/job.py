@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from ..data import Prompt, RunWriter
 from ..graphs import Shape, Wiring
 from .attribution import Batch, Means
+from .metrics import longest_context
 from .models import Model
 from .settings import Listener, Settings
 from .taps import Tape
@@ -42,17 +44,18 @@ class Job:
         return Batch([self.prompts[p] for p in prompts], self.model.parts, self.metric)
 
     def tokens(self, prompts: Sequence[int]) -> int:
-        """How long the longest of these prompts is."""
-        return max(len(self.prompts[p].clean_ids) for p in prompts)
+        """How long the longest context of these prompts is."""
+        return max(longest_context(self.prompts[p], self.metric) for p in prompts)
 
     def by_length(self, prompts: Sequence[int]) -> list[int]:
         """These prompts, the shortest first, so that little of a batch is padding."""
-        return sorted(prompts, key=lambda p: len(self.prompts[p].clean_ids))
+        return sorted(prompts, key=lambda p: longest_context(self.prompts[p], self.metric))
 
     @cached_property
     def means(self) -> Means:
         """What nodes write on average over all clean prompts, at each position that any has; all processes help.
 
+        Of a prompt with several contexts, which are the same up to its end, it is their average: prompts count alike.
         Sums are taken shard by shard and then added in the order of the shards, whoever computed them.
         """
         with torch.no_grad():
@@ -69,18 +72,23 @@ class Job:
             part = torch.zeros_like(total)
             for first in range(shard.start, shard.stop, PROMPTS_AT_A_TIME):
                 batch = self.batch(range(first, min(first + PROMPTS_AT_A_TIME, shard.stop)))
-                real = (
-                    torch.arange(batch.longest, device=device) <= batch.last()[:, None]
-                )  # [prompt, position]
-                count[: batch.longest, 0] += real.sum(0)
+                shares = _shares(batch)  # [context, position]
+                count[: batch.longest, 0] += shares.sum(0).round()
                 if self.workers.does(i):
                     tape = self.model.taps.run(batch.clean, Tape())
                     nodes = [each.to(device) for each in (tape.input, *tape.z, *tape.mlp)]
                     written = torch.cat(nodes, dim=-1).float()
-                    part[: batch.longest] += (written * real[..., None]).sum(0)
+                    part[: batch.longest] += (written * shares[..., None]).sum(0)
             total += self.workers.share(part, i)
         found_input, *others = (total / count).split(widths, dim=-1)
         return Means(found_input, others[:layers], others[layers:])
+
+
+def _shares(batch: Batch) -> Tensor:
+    """How much each context counts at each position, [context, position]: those of a prompt that have it, as one."""
+    last = batch.last()[:, None]
+    real = (torch.arange(batch.longest, device=last.device) <= last).float()
+    return torch.cat([own / own.sum(0).clamp(min=1) for own in real.split(list(map(len, batch.contexts)))])
 
 
 def units(level: str, shape: Shape, tokens: int) -> int:
@@ -99,9 +107,13 @@ def bytes_on_disk(levels: Sequence[str], shape: Shape, lengths: Sequence[int]) -
     return sum(_BYTES[level] * units(level, shape, length) for level in levels for length in lengths)
 
 
-def shards_of(prompts: Sequence[Prompt], shape: Shape, levels: Sequence[str]) -> list[range]:
-    """Prompts in their order, cut into shards."""
+def shard_size(prompts: Sequence[Prompt], shape: Shape, levels: Sequence[str]) -> int:
+    """How many of these prompts are written together."""
     longest = max(len(prompt.clean_ids) for prompt in prompts)
     scores = max(units(level, shape, longest) for level in levels)
-    size = max(1, min(_SHARD_PROMPTS, _SHARD_SCORES // scores))
+    return max(1, min(_SHARD_PROMPTS, _SHARD_SCORES // scores))
+
+
+def shards_of(prompts: Sequence[Prompt], size: int) -> list[range]:
+    """Prompts in their order, cut into shards."""
     return [range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size)]

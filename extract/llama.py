@@ -8,10 +8,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..graphs import Shape
 from .parts import Block, Norm, Parts, Read
+from .sizes import Sizes
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
+
+
+def sizes(config: Any) -> Sizes:
+    """The sizes in a config of these models, and in those of models laid out like Llama."""
+    return Sizes(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        d_model=config.hidden_size,
+        d_head=getattr(config, "head_dim", None),
+        inner=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        context=config.max_position_embeddings,
+    )
 
 
 def parts(model: Any) -> Parts:
@@ -22,6 +36,7 @@ def parts(model: Any) -> Parts:
 def llama_like(model: Any, norm: Callable[[Any], Norm]) -> Parts:
     """The parts of a model laid out like Llama, whatever its norm."""
     config, base = model.config, model.model
+    size = sizes(config)
     d_head = base.layers[0].self_attn.head_dim
 
     def take(x: Tensor) -> Tensor:
@@ -48,14 +63,10 @@ def llama_like(model: Any, norm: Callable[[Any], Norm]) -> Parts:
         blocks=blocks,
         norm=norm(base.norm),
         unembed=model.lm_head,
-        shape=Shape(
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-        ),
-        d_model=config.hidden_size,
+        shape=size.shape,
+        d_model=size.d_model,
         d_head=d_head,
-        context=config.max_position_embeddings,
+        context=size.context,
         clips=getattr(config, "clip_qkv", None) is not None,
     )
 

@@ -24,6 +24,7 @@ from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .parts import Parts
 from .placement import find_map, place
+from .sizes import Sizes, check_gates, check_sizes
 from .taps import Taps
 
 FAMILIES: Mapping[str, ModuleType] = {
@@ -114,8 +115,7 @@ def load_untapped(
     """Load a model as it is, frozen: a hub name, a folder, or one of the embedded pair."""
     source = _source(name)
     _check_folder(name, Path(source))
-    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
-    family = family_of(name, config.model_type)
+    config, family, _ = _config(name, source)
     quiet_unless_terminal()
     model, info = attempt(
         name,
@@ -144,11 +144,12 @@ def load_sketch(name: str, *, dtype: str = "auto", accelerator: bool = False) ->
     """A model without numbers, on the meta device: its shape, and the sizes of everything, from its config alone."""
     source = _source(name)
     _check_folder(name, Path(source), weights=False)
-    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
-    family = family_of(name, config.model_type)
+    config, family, _ = _config(name, source)
     if dtype == "auto":
         dtype = str(config.dtype or "float32").removeprefix("torch.") if accelerator else "float32"
-    return sketch(config, name, getattr(torch, dtype), family, _tokenizer(name, source))
+    tokenizer = _tokenizer(name, source)
+    made: Model = attempt(name, lambda: sketch(config, name, getattr(torch, dtype), family, tokenizer))
+    return made
 
 
 def sketch(config: Any, name: str, dtype: torch.dtype, family: ModuleType, tokenizer: Any = None) -> Model:
@@ -176,9 +177,7 @@ def prepared(
         device = blocks[-1]
         place(model, family.parts(model), blocks)
     _fuse_activations(model)
-    loaded = Loaded(name, model, family, device, tokenizer)
-    _check_gates(name, model.config, loaded.parts.shape)
-    return loaded
+    return Loaded(name, model, family, device, tokenizer)
 
 
 def tap_model(loaded: Loaded) -> Model:
@@ -202,8 +201,8 @@ def load_vocabulary(name: str) -> Vocabulary:
     source = _source(name)
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
-    return _vocabulary(config.vocab_size, config.max_position_embeddings, _tokenizer(name, source))
+    _, _, sizes = _config(name, source)
+    return _vocabulary(sizes.vocabulary, sizes.context, _tokenizer(name, source))
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
@@ -263,9 +262,25 @@ def quiet_unless_terminal() -> None:
         disable_progress_bar()
 
 
+def _config(name: str, source: str) -> tuple[Any, ModuleType, Sizes]:
+    """The config of a model, its family and its sizes; what cannot be a model is refused before any of it is built."""
+    config = attempt(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    family = family_of(name, config.model_type)
+    sizes = check_sizes(name, attempt(name, lambda: family.sizes(config)))
+    check_gates(name, getattr(config, "gate_bias", None), sizes)
+    return config, family, sizes
+
+
 def _source(name: str) -> str:
     """What transformers is asked for: of the embedded pair the folder, else the name itself."""
-    if name in PAIR and Path(name).is_dir():
+    try:
+        is_folder = Path(name).is_dir()
+    except (OSError, ValueError) as error:  # too long, or with a character that no name has
+        short = name if len(name) < 80 else f"{name[:60]}... ({len(name):,} letters)"
+        raise InputError(
+            f"{short!r} cannot be the name of a model: {getattr(error, 'strerror', None) or error}."
+        ) from error
+    if name in PAIR and is_folder:
         raise InputError(
             f"'{name}' is a model of the package and a folder here: write ./{name} for the folder, or call it from "
             "elsewhere for the other."
@@ -293,7 +308,7 @@ def attempt(name: str, get: Callable[[], Any]) -> Any:
         logger.setLevel(CRITICAL)
     try:
         return get()
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, InputError, StoreError):
         raise
     except Exception as error:  # a broken file can make it fail in any way
         reason = reason_of(error)
@@ -314,7 +329,11 @@ def reason_of(error: Exception) -> str:
         return "it is damaged, or a pickle of more than tensors and plain values, which could run code"
     if "trust_remote_code" in str(error):
         return "it needs code of its own, which is never run: choose a model of one of the families"
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".:")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = " ".join(
+        line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1]
+    )  # what, and then why
+    return said.rstrip(".:!")
 
 
 def _fingerprint(folder: Path) -> str | None:
@@ -339,15 +358,6 @@ def family_of(name: str, model_type: str) -> ModuleType:
             f"{', '.join(FAMILIES)}.{did_you_mean(model_type, FAMILIES)}"
         )
     return FAMILIES[model_type]
-
-
-def _check_gates(name: str, config: Any, shape: Shape) -> None:
-    biases = getattr(config, "gate_bias", None)
-    if biases is not None and [len(row) for row in biases] != [shape.heads] * shape.layers:
-        raise InputError(
-            f"The model '{name}' is gated, but gate_bias in its config does not have one number for each of its "
-            f"{shape.layers} x {shape.heads} heads."
-        )
 
 
 def _tokenizer(name: str, source: str) -> Any:

@@ -8,17 +8,31 @@ from typing import Any
 
 from torch import Tensor
 
-from ..graphs import Shape
 from .parts import Block, Parts, Read, layer_norm
+from .sizes import Sizes
 
 MODEL_TYPES = ("gpt_neox",)
+
+
+def sizes(config: Any) -> Sizes:
+    """The sizes in a GPTNeoXConfig."""
+    return Sizes(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_attention_heads,
+        d_model=config.hidden_size,
+        inner=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        context=config.max_position_embeddings,
+        parallel=config.use_parallel_residual,
+    )
 
 
 def parts(model: Any) -> Parts:
     """The parts of a GPTNeoXForCausalLM."""
     config, base = model.config, model.gpt_neox
-    heads = config.num_attention_heads
-    d_head = config.hidden_size // heads
+    size = sizes(config)
+    heads, d_head = size.heads, size.head_width
 
     def take(letter: int, x: Tensor) -> Tensor:
         return x.unflatten(-1, (heads, 3, d_head)).select(-2, letter)
@@ -43,8 +57,8 @@ def parts(model: Any) -> Parts:
         blocks=blocks,
         norm=layer_norm(base.final_layer_norm),
         unembed=model.get_output_embeddings(),
-        shape=Shape(layers=config.num_hidden_layers, heads=heads, parallel=config.use_parallel_residual),
-        d_model=config.hidden_size,
+        shape=size.shape,
+        d_model=size.d_model,
         d_head=d_head,
-        context=config.max_position_embeddings,
+        context=size.context,
     )

@@ -4,8 +4,10 @@ from typing import Any
 
 from torch import nn
 
-from .llama import llama_like
+from .llama import llama_like, sizes
 from .parts import Norm, Parts
+
+__all__ = ["MODEL_TYPES", "parts", "sizes"]
 
 MODEL_TYPES = ("olmo",)
 _EPS = 1e-5  # OlmoLayerNorm has it in its code, not in the config

@@ -1,6 +1,7 @@
 """The parts of a transformer that Wirescope taps: the one interface between it and a model family.
 
-A family is a module with `MODEL_TYPES`, the Hugging Face model types that it covers, and a function
+A family is a module with `MODEL_TYPES`, the Hugging Face model types that it covers, a function
+``sizes(config) -> Sizes`` that finds the sizes of a model that is not built yet, and a function
 ``parts(model) -> Parts`` that finds these parts in a model. Nothing else in Wirescope knows where a family
 keeps its weights, or how they are laid out. What the parts have in common:
 

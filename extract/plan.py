@@ -22,6 +22,7 @@ Where blocks are on several devices, what layers keep is where they are, and eve
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,9 @@ from .attribution import Attributor, Batch, Means, find_deltas, shared_prefix
 from .circuits import Circuits, Row
 from .curves import ask_curves, circuits_of, rows_at_a_time
 from .edges import expand_sources
-from .job import PROMPTS_AT_A_TIME, Job, at_a_time, bytes_on_disk, shards_of, units
+from .job import PROMPTS_AT_A_TIME, Job, at_a_time, bytes_on_disk, shard_size, shards_of, units
 from .ledger import OTHER, Ledger
+from .metrics import contexts_of, longest_context
 from .models import Model
 from .placement import weight_sizes
 from .settings import Deaf, Settings
@@ -67,6 +69,8 @@ _MAKERS = {
 TERMS = (*dict.fromkeys(_MAKERS.values()), OTHER)
 _BY_LAYER = ("activations", "gradients", "slopes", "deltas")
 """What is kept where the layer is."""
+_ORDERS = 4
+"""Circuits that are rehearsed together."""
 _META = torch.device("meta")
 
 
@@ -97,7 +101,7 @@ class Plan:
     dtype: str
     prompts: int
     tokens: int
-    """Of all prompts together."""
+    """Of all contexts of all prompts together."""
     batch_size: int
     disk: int
     """About how many bytes its parts take."""
@@ -149,6 +153,7 @@ def make_plan(
     """
     shape = replace(model.shape, inputs=Inputs.MERGED) if settings.merged else model.shape
     wiring, lengths = Wiring(shape), [len(prompt.clean_ids) for prompt in prompts]
+    read = sum(_tokens(prompt, settings.metric) for prompt in prompts)
     curves = ask_curves(settings, shape, lengths) if settings.curves else None
     devices = devices or [0] * shape.layers
     own = sum(p.numel() for block in model.parts.blocks for p in block.module.parameters())
@@ -157,7 +162,7 @@ def make_plan(
         edges=wiring.n_edges,
         dtype=model.dtype_name,
         prompts=len(prompts),
-        tokens=sum(lengths),
+        tokens=read,
         batch_size=at_a_time(settings),
         disk=round(bytes_on_disk(settings.levels, shape, lengths)),
         weights=weights_by_device(model, devices),
@@ -165,7 +170,7 @@ def make_plan(
         home=devices[-1],
         phases=_rehearsed(model, prompts, wiring, settings, curves, accelerator),
         passes=_passes(settings, shape, lengths, curves, model.parts.d_model * wiring.n_edges / own),
-        flop=2.0 * own * sum(lengths),
+        flop=2.0 * own * read,
     )
 
 
@@ -237,7 +242,8 @@ def _rehearsed(
 ) -> tuple[Phase, ...]:
     """All phases, one batch each. Where there is no accelerator, results stay in the same memory."""
     phases = []
-    shards, size = shards_of(prompts, wiring.shape, settings.levels), settings.batch_size or PROMPTS_AT_A_TIME
+    shards = shards_of(prompts, shard_size(prompts, wiring.shape, settings.levels))
+    size = settings.batch_size or PROMPTS_AT_A_TIME
     kinds = [_META] if accelerator else [_META, torch.get_default_device()]
     with _Rehearsal(kinds, _MAKERS) as ledger:
         means = None
@@ -266,7 +272,7 @@ def _rehearsed(
 
 def _means(model: Model, prompts: Sequence[Prompt], wiring: Wiring, settings: Settings) -> Means:
     """What nodes write on average, of as many of the longest prompts as run together."""
-    longest = sorted(prompts, key=lambda prompt: -len(prompt.clean_ids))[:PROMPTS_AT_A_TIME]
+    longest = sorted(prompts, key=lambda prompt: -_tokens(prompt, settings.metric))[:PROMPTS_AT_A_TIME]
     writer: Any = None  # nothing is written
     alone = Workers(0, 1, _META)
     shards = [range(len(longest))]
@@ -279,14 +285,17 @@ def _scores_so_far(prompts: int, shape: Shape, settings: Settings) -> Tensor:
 
 
 def _measure(circuits: Circuits, ablated: Any, rows: Sequence[int], level: str, wiring: Wiring) -> None:
-    """Circuits of half of the units, in random order: no others have as much to sum."""
+    """Circuits of half of the units, in several random orders: no others have as much to sum."""
+    tokens = [ablated.batch.lengths[own[0]] for own in ablated.batch.contexts]
 
-    def kept(tokens: int) -> Any:
+    @cache
+    def kept(tokens: int, seed: int) -> Any:
         count = units(level, wiring.shape, tokens)
-        return circuits.top(np.random.default_rng(0).permutation(count).astype(np.int32), (count + 1) // 2)
+        order = np.random.default_rng(seed).permutation(count).astype(np.int32)
+        return circuits.top(order, (count + 1) // 2)
 
-    masks = {tokens: kept(tokens) for tokens in set(ablated.batch.lengths)}
-    circuits(ablated, [Row(i, masks[ablated.batch.lengths[i]]) for i in rows])
+    # what any circuit needs is there for all that run with it, and prompts rank units in their own ways
+    circuits(ablated, [Row(i, kept(tokens[i], at % _ORDERS)) for at, i in enumerate(rows)])
 
 
 def _score_exactly(
@@ -294,28 +303,29 @@ def _score_exactly(
 ) -> None:
     """Run the whole model again for as many units as run together, as those of the first layer do."""
     parts, taps = model.parts, model.taps
-    batch = Batch([max(prompts, key=lambda prompt: len(prompt.clean_ids))], parts, settings.metric)
+    batch = Batch([max(prompts, key=lambda prompt: _padded(prompt, settings.metric))], parts, settings.metric)
     attention = "attention" in settings.levels
     clean, corrupted = (
         taps.run(ids, Tape(last=batch.last(), again=True, attention={} if attention else None))
         for ids in (batch.clean, batch.corrupted)
     )
     batch.metric.set_clean(clean.final)
-    rows, _ = batch.rows(0, 0)
+    rows, contexts = batch.everywhere(), len(batch.lengths)
     deltas = find_deltas(parts, clean, corrupted, rows, ablation, means)
     count, dtype = at_a_time(settings), parts.out_weight(0).dtype
     if "edge" in settings.levels:
         written = deltas.input.new_empty(len(wiring.sources), len(rows), parts.d_model)
         expand_sources(parts, deltas, slice(0, len(rows)), centred=False, out=written)
-        mask = torch.zeros(count, parts.shape.heads, 3, dtype=torch.bool, device=_META)
-        edit = Edit(0, "reads", written[torch.zeros(count, dtype=torch.long, device=_META)].to(dtype), mask)
-        batch.metric(taps.rerun(clean, edit.with_unchanged()))
+        mask = torch.zeros(count * contexts, parts.shape.heads, 3, dtype=torch.bool, device=_META)
+        delta = written[torch.zeros(count, dtype=torch.long, device=_META)].to(dtype)
+        edit = Edit(0, "reads", delta.unflatten(1, (contexts, -1)).flatten(0, 1), mask)
+        batch.metric(taps.rerun(clean, edit.with_unchanged(contexts)))
     if set(settings.levels) != {"edge"}:
         width = parts.shape.heads * parts.d_head
         # at the level attention, the messages of a layer three times: their change, and what is made of it
         kept = [deltas.input.new_empty(len(rows), len(rows), width) for _ in range(3 * attention)]
-        delta = deltas.input.new_zeros(count, len(rows), width)
-        batch.metric(taps.rerun(clean, Edit(0, "z", delta.to(dtype)).with_unchanged()))
+        delta = deltas.input.new_zeros(count * contexts, batch.longest, width)
+        batch.metric(taps.rerun(clean, Edit(0, "z", delta.to(dtype)).with_unchanged(contexts)))
         kept.clear()
 
 
@@ -326,15 +336,26 @@ def _batch(
     everywhere = settings.ablation != "corrupt" or "attention" in settings.levels
 
     def rows(batch: Sequence[Prompt]) -> tuple[int, int]:
-        longest = max(len(prompt.clean_ids) for prompt in batch)
+        longest = max(longest_context(prompt, settings.metric) for prompt in batch)
+        contexts = sum(len(contexts_of(prompt, settings.metric)) for prompt in batch)
         same = 0 if everywhere else min(map(shared_prefix, batch))
-        return len(batch) * (longest - same), longest
+        return contexts * (longest - same), longest
 
     batches = []
     for shard in shards:
-        own = sorted((prompts[p] for p in shard), key=lambda prompt: len(prompt.clean_ids))
+        own = sorted((prompts[p] for p in shard), key=lambda prompt: longest_context(prompt, settings.metric))
         batches += [own[first : first + size] for first in range(0, len(own), size)]
     return Batch(max(batches, key=rows), model.parts, settings.metric)
+
+
+def _tokens(prompt: Prompt, metric: str) -> int:
+    """Of all contexts of a prompt."""
+    return sum(len(prompt.clean_ids) + len(after) for after in contexts_of(prompt, metric))
+
+
+def _padded(prompt: Prompt, metric: str) -> int:
+    """The same, when all are as long as the longest."""
+    return len(contexts_of(prompt, metric)) * longest_context(prompt, metric)
 
 
 def _passes(

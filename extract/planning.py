@@ -56,7 +56,7 @@ def plan_extraction(
     """
     settings.check()
     one_of("dtype", dtype, DTYPES)
-    asked = ask(prompts, task, limit, seed)
+    asked = ask(model, prompts, task, limit, seed, settings)
     if device_map is not None and device != "auto":
         raise InputError(f"--device-map says where the model is: leave out --device {device}.")
     if devices is not None and device_map is None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ..data import prompt_table
 from .attribution import Attributor, Scores
 from .exact import Exact
@@ -30,7 +32,14 @@ def score(job: Job, settings: Settings) -> int:
         for table, rows in score_tables(job.wiring, shard, scores).items():
             job.writer.write(table, rows, i)
         metrics = [s.metric_clean[0] for s in scores], [s.metric_corrupted[0] for s in scores]
-        rows = prompt_table([job.prompts[p] for p in shard], shard.start, *metrics, job.model.vocabulary.name)
+        rows = prompt_table(
+            [job.prompts[p] for p in shard],
+            shard.start,
+            *metrics,
+            job.model.vocabulary.name,
+            is_right=[None if np.isnan(s.right[0]) else bool(s.right[0]) for s in scores],
+            answer_rank=[None if np.isnan(s.answer_rank[0]) else int(s.answer_rank[0]) for s in scores],
+        )
         job.writer.write("prompts", rows, i)
     return left
 
@@ -88,7 +97,7 @@ def _check_finite(job: Job, shard: range, scores: Sequence[Scores]) -> None:
 
 
 def _plan(job: Job, settings: Settings) -> str:
-    """All that is about to happen, in a line."""
+    """All that is about to happen, in two lines."""
     model, workers = job.model, job.workers
     lengths = [len(prompt.clean_ids) for prompt in job.prompts]
     size = bytes_on_disk(settings.levels, job.wiring.shape, lengths)
@@ -98,7 +107,7 @@ def _plan(job: Job, settings: Settings) -> str:
     return (
         f"{model.name} ({model.model_type}): {model.shape}, {job.wiring.n_edges:,} edges; on "
         f"{' and '.join(map(str, model.places))}"
-        f"{processes}, {model.dtype_name}; {len(job.prompts):,} prompts of {tokens} tokens; "
+        f"{processes}, {model.dtype_name}.\n{len(job.prompts):,} prompts of {tokens} tokens; "
         f"{', '.join(settings.levels)} by {method}; about {_megabytes(size)} on disk."
     )
 

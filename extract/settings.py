@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..data import LEVELS
+from .. import graphs
+from ..data import LEVELS, METRICS
 from ..graphs import InputError, one_of
-from .metrics import METRICS
 
 METHODS = ("eap-ig", "eap", "exact")
 ABLATIONS = ("corrupt", "zero", "mean")
-RANKINGS = ("prompt", "task")
+RANKINGS = ("prompt", *graphs.RANKINGS)
 """Those that can be asked for; `random` is measured beside them."""
+MIB = "mib"
+"""As sizes: the ten of the MIB benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +23,18 @@ class Settings:
     method: str = "eap-ig"
     steps: int = 5
     metric: str = "logit_diff"
+    first_token: bool = False
+    """Whether answers of several tokens count by their first one."""
     ablation: str = "corrupt"
     merged: bool = False
     """One input a head instead of q, k and v."""
+    only_correct: bool = False
+    """Whether to take those prompts alone that the model gets right."""
     curves: bool = True
     """Whether circuits are measured after scoring."""
-    rankings: tuple[str, ...] = RANKINGS
-    sizes: tuple[int, ...] | None = None
-    """Of circuits; None: from 1 to everything."""
+    rankings: tuple[str, ...] = ("prompt", "task")
+    sizes: tuple[int, ...] | str | None = None
+    """Of circuits; "mib": the ten of that benchmark; None: from 1 to everything."""
     split: float | None = None
     """The share of the prompts that the task ranking is from; all curves are then of the others."""
     batch_size: int | None = None
@@ -69,20 +75,26 @@ class Settings:
             raise InputError(
                 f"There is no ranking to measure circuits of: choose from {', '.join(RANKINGS)}."
             )
-        if self.rankings == ("task",) and "attention" in self.levels:
+        if "prompt" not in self.rankings and "attention" in self.levels:
             raise InputError(
                 "At the level 'attention' each prompt has edges of its own, and there is no ranking of the task: "
                 "choose --ranking prompt as well, or leave the level out."
             )
-        if self.sizes is not None and not len(self.sizes):
+        if self.sizes is not None and self.sizes != MIB:
+            self._check_sizes(self.sizes)
+        if self.split is not None and not 0 < self.split < 1:
+            raise InputError(f"--split {self.split} is not a share of the prompts: it lies between 0 and 1.")
+
+    def _check_sizes(self, sizes: tuple[int, ...] | str) -> None:
+        if isinstance(sizes, str):
+            raise InputError(f"--sizes {sizes} are no sizes: write them as 1,10,100, or {MIB}.")
+        if not len(sizes):
             raise InputError("--sizes names no size: write them as 1,10,100.")
-        for size in self.sizes if self.sizes is not None else ():
+        for size in sizes:
             if int(size) != size:
                 raise InputError(f"A circuit has a whole number of units, not {size} (--sizes).")
             if size < 1:
                 raise InputError(f"A circuit has at least one unit, not {size} (--sizes).")
-        if self.split is not None and not 0 < self.split < 1:
-            raise InputError(f"--split {self.split} is not a share of the prompts: it lies between 0 and 1.")
 
 
 class Listener(Protocol):

@@ -31,9 +31,11 @@ from ..data import (
     Vocabulary,
     check_task,
     disk_errors,
+    make_folder,
     make_task,
     read_documents,
     replacing,
+    settle_folder,
     task_documents,
 )
 from ..graphs import InputError, one_of
@@ -191,7 +193,7 @@ def _claim(folder: Path, call: Mapping[str, Any]) -> None:
             )
         return
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with replacing(file) as new:
         new.write(json.dumps(call, indent=1).encode())
 
@@ -208,5 +210,5 @@ def _write(
         if dense.tokenizer is not None:
             dense.tokenizer.save_pretrained(made)
         (made / "sparsify.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
-        made.rename(out)
+        settle_folder(made, out)
         shutil.rmtree(partial)

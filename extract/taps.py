@@ -8,6 +8,8 @@ The Hugging Face model runs itself; hooks on its parts copy to a `Tape` what att
 A pass can also be that of a *circuit* of heads or of attention edges: what is not kept of them carries what it is given
 instead, and everything else is computed from there.
 
+What is called a prompt here is any text to run, such as a context of one (`metrics`).
+
 Prompts of a batch are padded at the end. Causal attention keeps what comes later from what came before, so
 padding changes nothing at the real positions, and no gradient reaches it. Only the last real position matters after the
 last attention: there the stream is cut to it, which saves most of a layer.
@@ -34,7 +36,10 @@ AttentionKept = dict[int, tuple[Tensor, Tensor | None, Tensor]]
 
 @dataclass(frozen=True)
 class Edit:
-    """A change to what some rows of a batch read or write, at one place; each row has its own."""
+    """A change to what some rows of a batch read or write, at one place; each row has its own.
+
+    A prompt of several contexts has a row for each of them, one after another.
+    """
 
     layer: int
     """For logits, the number of layers."""
@@ -49,10 +54,10 @@ class Edit:
         mask = None if self.mask is None else self.mask.to(device)
         return replace(self, delta=self.delta.to(device), mask=mask)
 
-    def with_unchanged(self) -> "Edit":
-        """The same with one more row, the first, that changes nothing."""
-        first = torch.zeros_like(self.delta[:1])
-        mask = None if self.mask is None else torch.cat([torch.zeros_like(self.mask[:1]), self.mask])
+    def with_unchanged(self, rows: int = 1) -> "Edit":
+        """The same with one more prompt of so many rows, the first, that changes nothing."""
+        first = torch.zeros_like(self.delta[:rows])
+        mask = None if self.mask is None else torch.cat([torch.zeros_like(self.mask[:rows]), self.mask])
         return replace(self, delta=torch.cat([first, self.delta]), mask=mask)
 
 
@@ -197,12 +202,13 @@ class Taps:
 
     @torch.no_grad()
     def rerun(self, before: Tape, edit: Edit) -> Tensor:
-        """Run a tape's one prompt again from an edit's layer on, a row for each change: final states [row, d_model]."""
-        rows = len(edit.delta)
+        """Run a tape's one prompt again from an edit's layer on, once for each change: final states [row, d_model]."""
+        hidden = before.hidden[edit.layer]
+        times = len(edit.delta) // len(hidden)
         edit = edit.to(self.parts.device(edit.layer))
-        tape = Tape(edit=edit, last=None if before.last is None else before.last.expand(rows))
+        tape = Tape(edit=edit, last=None if before.last is None else before.last.repeat(times))
         with self._recording(tape):
-            hidden = before.hidden[edit.layer].expand(rows, -1, -1)
+            hidden = hidden.expand(times, -1, -1) if len(hidden) == 1 else hidden.repeat(times, 1, 1)
             for block, (args, kwargs) in zip(
                 self.parts.blocks[edit.layer :], before.calls[edit.layer :], strict=True
             ):

@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ..data import new_folder
+from ..data import brief, new_folder
 from ..graphs import InputError
 from .models import quiet_unless_terminal, reason_of, saving
+from .saved import is_plain, load_saved
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model")
 
@@ -60,9 +61,11 @@ def read_state_dict(file: Path | str) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
         else:
-            content = torch.load(path, map_location=torch.get_default_device(), weights_only=True)
+            content = load_saved(path)
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{file}'.") from error
+    except InputError:
+        raise
     except Exception as error:  # a broken file can make it fail in any way
         raise InputError(
             f"'{file}' is not a state dict that can be read safely: {reason_of(error)}."
@@ -72,6 +75,11 @@ def read_state_dict(file: Path | str) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise InputError(f"'{file}' is not a state dict: it holds a {type(content).__name__}.")
     tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    if hollow := next((key for key, value in tensors.items() if not is_plain(value)), None):
+        raise InputError(
+            f"'{file}' has no numbers for {brief(hollow)} that can be read: save it as a plain tensor, not a sparse, "
+            "expanded, quantised or empty one."
+        )
     prefix = re.compile(r"^(?:(?:module|model|_orig_mod)\.)+")
     return {prefix.sub("", key): value.float() for key, value in tensors.items()}
 

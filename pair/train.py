@@ -205,6 +205,7 @@ def measures(folder: Path, held_out: Mapping[str, list[str]]) -> Iterator[tuple[
     for task in MAIN_TASKS:
         found = accuracy(loaded.parts, make_task(task, vocabulary, 1_000, seed=10))
         yield f"accuracy, {task}", found.accuracy
+        yield f"top1, {task}", found.top1
         yield f"prob_diff, {task}", found.prob_diff
     biases = getattr(loaded.model.config, "gate_bias", None)
     student = Student(loaded.model, loaded.parts, math.inf).eval()

@@ -151,8 +151,8 @@ def prompts() -> list[Prompt]:
             Prompt(
                 clean_ids=tuple(clean),
                 corrupted_ids=tuple(corrupted),
-                correct_ids=(1, 2) if length == 7 else (3,),
-                wrong_ids=(4, 5, 6) if length == 4 else (7,),
+                correct_answers=((1,), (2,)) if length == 7 else ((3,),),
+                wrong_answers=((4,), (5,), (6,)) if length == 4 else ((7,),),
             )
         )
     return made

@@ -69,6 +69,7 @@ class Seen:
     messages: dict[str, Tensor] = field(default_factory=dict)  # [query, key, d_head]
     metric: float = 0.0
     log_probabilities: Tensor | None = None
+    logits: Tensor | None = None  # [position, token]
 
 
 class Slow:
@@ -97,7 +98,8 @@ class Slow:
         self.kept, self.biases, self.own = kept or Kept(), {}, {}
         ids = torch.tensor([ids])
         embedded = self.model.get_input_embeddings()(ids) if embeddings is None else embeddings
-        logits = self.model(inputs_embeds=embedded, use_cache=False).logits[0, -1].float()
+        self.seen.logits = self.model(inputs_embeds=embedded, use_cache=False).logits[0].float()
+        logits = self.seen.logits[-1]
         correct, wrong = list(prompt.correct_ids), list(prompt.wrong_ids)
         self.seen.log_probabilities = logits.log_softmax(-1)
         if metric == "logit_diff":
@@ -109,6 +111,25 @@ class Slow:
             value = (p.exp() * (p - self.seen.log_probabilities)).sum()
         self.seen.metric = float(value)
         return self.seen
+
+    def whole(self, ids, prompt: Prompt, does=lambda answer: {}, metric="logit_diff") -> float:
+        """The metric of answers of any length: each is run behind the prompt, and all its tokens are looked up.
+
+        `does` says what is done to the run of an answer.
+        """
+
+        def log_p(answer):
+            seen = self.run((*ids, *answer[:-1]), prompt, **does(answer))
+            steps = seen.logits.log_softmax(-1)[len(ids) - 1 :]
+            return sum(steps[at, token] for at, token in enumerate(answer))
+
+        correct, wrong = (
+            torch.stack([log_p(answer) for answer in answers])
+            for answers in (prompt.correct_answers, prompt.wrong_answers)
+        )
+        if metric == "prob_diff":
+            return float(correct.exp().sum() - wrong.exp().sum())
+        return float(correct.logsumexp(0) - wrong.logsumexp(0))
 
     def attend(self, module, query, key, value, mask, scaling, sliding_window=None, **_):
         layer = module.layer_idx

@@ -76,9 +76,17 @@ def test_a_long_common_beginning_is_run_once_and_changes_nothing(family, models,
     beginning = (9, 8, 7, 6, 5, 4)
     prompts = [
         Prompt(
-            clean_ids=(*beginning, 1, 2), corrupted_ids=(*beginning, 3, 2), correct_ids=(1,), wrong_ids=(2,)
+            clean_ids=(*beginning, 1, 2),
+            corrupted_ids=(*beginning, 3, 2),
+            correct_answers=((1,),),
+            wrong_answers=((2,),),
         ),
-        Prompt(clean_ids=(*beginning, 5), corrupted_ids=(*beginning, 6), correct_ids=(1,), wrong_ids=(2,)),
+        Prompt(
+            clean_ids=(*beginning, 5),
+            corrupted_ids=(*beginning, 6),
+            correct_answers=((1,),),
+            wrong_answers=((2,),),
+        ),
     ]
     passes = []
     run = models[family].taps.run
@@ -121,7 +129,10 @@ def test_one_input_a_head_scores_the_sum_of_q_k_and_v(family, models, prompts):
 def test_identical_prompts_score_exactly_zero(family, models, prompts, method):
     twins = [
         Prompt(
-            clean_ids=p.clean_ids, corrupted_ids=p.clean_ids, correct_ids=p.correct_ids, wrong_ids=p.wrong_ids
+            clean_ids=p.clean_ids,
+            corrupted_ids=p.clean_ids,
+            correct_answers=p.correct_answers,
+            wrong_answers=p.wrong_answers,
         )
         for p in (prompts[:1] if method == "exact" else prompts)
     ]

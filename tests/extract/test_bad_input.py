@@ -124,22 +124,30 @@ def test_what_is_broken_below_works_whole(extract):
 
 
 UNFIT = {
-    "Prompt 1 has 8 tokens clean and 6 corrupted": TEXT | {"corrupted": "When Tom and Anna gave to"},
-    "Prompt 1 has 2 tokens clean and 3 corrupted": IDS | {"clean_ids": [1, 2]},
-    "' Mary Tom' makes its end ['Mary', 'Tom']": TEXT | {"correct": [" Paul", " Mary Tom"]},
-    "' Paul, Tom' makes its end ['Paul', '<unk>', 'Tom']": TEXT | {"wrong": " Paul, Tom"},
-    "Prompt 1 has 'John' among the correct answers and among the wrong": TEXT
+    "Line 2 of '{file}' has 8 tokens clean and 6 corrupted": TEXT
+    | {"corrupted": "When Tom and Anna gave to"},
+    "Line 2 of '{file}' has 2 tokens clean and 3 corrupted": IDS | {"clean_ids": [1, 2]},
+    "Line 2 of '{file}' has 'John' among the correct answers and among the wrong": TEXT
     | {"correct": [" Mary", " John"]},
-    "Prompt 1 has '3' among the correct answers and among the wrong": IDS | {"correct_ids": [2, 3]},
-    "Prompt 1 is empty": TEXT | {"clean": "", "corrupted": " "},
-    "Prompt 1 has 17 tokens, more than the 16": TEXT | {"clean": "When " * 17, "corrupted": "to " * 17},
-    "Prompt 1 has 18 tokens, more than the 16": IDS | {"clean_ids": [1] * 18, "corrupted_ids": [2] * 18},
-    "Prompt 1 has the token id 20 in clean_ids; the model knows 0 to 19": IDS | {"clean_ids": [1, 20, 3]},
-    "Prompt 1 has the token id -1 in corrupted_ids": IDS | {"corrupted_ids": [1, 2, -1]},
-    "Prompt 1 has the token id 21 in correct_ids": IDS | {"correct_ids": [21]},
-    f"Prompt 1 has the token id {10**30} in wrong_ids": IDS | {"wrong_ids": [10**30]},
+    "Line 2 of '{file}' has '3' among the correct answers and among the wrong": IDS | {"correct_ids": [2, 3]},
+    "Line 2 of '{file}' is empty": TEXT | {"clean": "", "corrupted": " "},
+    "Line 2 of '{file}' has 17 tokens, more than the 16": TEXT
+    | {"clean": "When " * 17, "corrupted": "to " * 17},
+    "Line 2 of '{file}' has 18 tokens, more than the 16": IDS
+    | {"clean_ids": [1] * 18, "corrupted_ids": [2] * 18},
+    "Line 2 of '{file}' has the token id 20 in clean_ids; the model knows 0 to 19": IDS
+    | {"clean_ids": [1, 20, 3]},
+    "Line 2 of '{file}' has the token id -1 in corrupted_ids": IDS | {"corrupted_ids": [1, 2, -1]},
+    "Line 2 of '{file}' has the token id 21 in correct_ids": IDS | {"correct_ids": [21]},
+    "Line 2 of '{file}' has the token id 1" + "0" * 30 + " in wrong_ids": IDS | {"wrong_ids": [10**30]},
     "'clean' in line 2 of '{file}' is 3": TEXT | {"clean": 3},
-    "'wrong_ids' in line 2 of '{file}' is []": IDS | {"wrong_ids": []},
+    "Line 2 of '{file}' has no wrong answer, and the metric logit_diff needs one: add it as 'wrong_ids'": IDS
+    | {"wrong_ids": []},
+    "Line 2 of '{file}' has no correct answer, and the metric logit_diff needs one: add it as 'correct'": {
+        key: value for key, value in TEXT.items() if key != "correct"
+    },
+    "Line 2 of '{file}' has 15 tokens and an answer of 3, more than the 16": IDS
+    | {"clean_ids": [1] * 15, "corrupted_ids": [2] * 15, "wrong_ids": [[1, 2, 3]]},
     "Line 2 of '{file}' is not a pair of prompts": {"clean": "When"},
     "Line 2 of '{file}' is not JSON": "{broken",
 }
@@ -154,14 +162,53 @@ def test_a_prompt_that_cannot_be_scored_is_named(refused, tmp_path, message, pai
     model = "bare" if good is IDS else "words"
     said = refused(f"--model {{models}}/{model} --prompts {{file}}", file=file)
     assert message.format(file=file) in said
-    assert "Prompt 1" in said or "ine 2 of" in said
+    assert "ine 2 of" in said
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(extract, tmp_path):
+    """What is no pair, and what the tokenizer says of others."""
+    lines = [
+        json.dumps(TEXT),
+        "{",
+        json.dumps(TEXT | {"corrupted": "When"}),
+        "",
+        json.dumps(TEXT | {"wrong": []}),
+    ]
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+    result = extract("--model {models}/words --prompts {tmp}/bad.jsonl")
+    assert (result.status, result.out) == (2, "")
+    said = result.err.splitlines()
+    assert said[0] == "wirescope: 3 of 4 pairs of prompts cannot be used:"
+    places = [f"Line {line} of '{tmp_path}/bad.jsonl'" for line in (2, 3, 5)]
+    assert [line.partition("' ")[0] + "'" for line in said[1:]] == places
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_model_that_is_not_there_leaves_what_is_wrong_with_the_file(refused, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{")
+    assert "Line 1 of" in refused("--model {tmp}/nowhere --prompts {tmp}/bad.jsonl")
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "prob_diff"])
+def test_several_texts_have_no_attention_edges_in_common(refused, tmp_path, metric):
+    (tmp_path / "long.jsonl").write_text(json.dumps(IDS | {"wrong_ids": [[3, 4]]}))
+    said = refused(
+        f"--model {{models}}/bare --prompts {{tmp}}/long.jsonl --level attention --metric {metric}"
+    )
+    assert "choose --first-token, or leave the level out" in said
+
+
+def test_first_tokens_that_are_right_and_wrong_are_refused(refused, tmp_path):
+    (tmp_path / "same.jsonl").write_text(json.dumps(IDS | {"correct_ids": [[3, 4]], "wrong_ids": [[3, 5]]}))
+    said = refused("--model {models}/bare --prompts {tmp}/same.jsonl --first-token")
+    assert "correct answers and wrong ones with the same first token, '3': leave out --first-token" in said
 
 
 def test_text_that_no_file_could_hold_is_refused(refused, tmp_path):
     """JSON can spell half a character, which is no text and no tokenizer takes."""
     (tmp_path / "half.jsonl").write_text(json.dumps(TEXT | {"clean": "When \ud800"}))
     said = refused("--model {models}/words --prompts {tmp}/half.jsonl")
-    assert "Prompt 0" in said or "ine 1 of" in said
+    assert "ine 1 of" in said
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"], ids=ascii)
@@ -174,7 +221,7 @@ def test_a_file_without_prompts_is_refused(refused, tmp_path, content):
 CALLS = {
     "--model {models}/bare --prompts {tmp}/none.jsonl": "There is no file '{tmp}/none.jsonl' with prompts.",
     "--model {models}/bare --prompts {tmp}": "'{tmp}' cannot be read as prompts",
-    "--model {models}/bare --prompts {text}": "Prompt 0 is text, but the model has no tokenizer: give",
+    "--model {models}/bare --prompts {text}": "Line 1 of '{text}' is text, but the model has no tokenizer",
     "--model {models}/bare --task ioi": "The task 'ioi' is made of text, but the model has no tokenizer",
     "--model {models}/words --task iio": "There is no task 'iio'; the tasks are greater-than, ioi, ",
     "--model {models}/words --task ioo": "Did you mean 'ioi'?",
@@ -298,7 +345,10 @@ BROKEN = {
     "another width": (with_config({"n_embd": 16}), "cannot be loaded"),
     "a layer too many": (with_config({"n_layer": 3}), "lacks 12 of its weights, transformer.h.2."),
     "layers that are no number": (with_config({"n_layer": "two"}), "cannot be loaded"),
-    "heads that do not divide the width": (with_config({"n_head": 3}), "cannot be loaded"),
+    "heads that do not divide the width": (
+        with_config({"n_head": 3}),
+        "says 3 heads, which do not divide its width of 8",
+    ),
     "too few gates": (with_config({"gate_bias": [[0.0, 0.0]]}), "gate_bias"),
     "a broken tokenizer": (with_a_broken_tokenizer, "cannot be loaded"),
 }

@@ -183,9 +183,17 @@ def test_a_long_common_beginning_changes_nothing(family, models, slow_models):
     beginning = (9, 8, 7, 6, 5)
     prompts = [
         Prompt(
-            clean_ids=(*beginning, 1, 2), corrupted_ids=(*beginning, 3, 2), correct_ids=(1,), wrong_ids=(2,)
+            clean_ids=(*beginning, 1, 2),
+            corrupted_ids=(*beginning, 3, 2),
+            correct_answers=((1,),),
+            wrong_answers=((2,),),
         ),
-        Prompt(clean_ids=(*beginning, 5), corrupted_ids=(*beginning, 6), correct_ids=(1,), wrong_ids=(2,)),
+        Prompt(
+            clean_ids=(*beginning, 5),
+            corrupted_ids=(*beginning, 6),
+            correct_answers=((1,),),
+            wrong_answers=((2,),),
+        ),
     ]
     model, rng = models[family], np.random.default_rng(2)
     for level in LEVELS:

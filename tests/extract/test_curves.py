@@ -23,7 +23,7 @@ from wirescope.extract.circuits import Row
 from wirescope.extract.curves import ask_curves, default_sizes
 from wirescope.extract.edge_circuits import EdgeCircuits
 from wirescope.graphs import InputError, Shape, Wiring, ranking
-from wirescope.queries import ask, open_store, select
+from wirescope.queries import Choice, ask, open_store, select, units
 
 ROOT = Path(__file__).parents[2]
 MODELS = Path(os.environ.get("WIRESCOPE_MODELS", ROOT.parent / "shared" / "models"))
@@ -97,7 +97,7 @@ def test_every_circuit_of_every_prompt_is_in_the_store(tiny, tmp_path):
     assert outcome.circuits == len(rows) == 6 * sum(map(len, curves.values()))
     assert told.begun == [("prompts", 6, 0), ("circuits", len(rows), 0)]
     assert told.done == len(rows)
-    assert "edge (26 sizes from 1 to 262; by prompt, task, random)" in told.plans[1]
+    assert "\n  edge: 26 sizes from 1 to 262, by prompt, task, random" in told.plans[1]
     for (level, by), sizes in curves.items():
         for prompt in range(6):
             own = [r for r in rows if (r["level"], r["ranking"], r["prompt_id"]) == (level, by, prompt)]
@@ -125,16 +125,18 @@ def test_the_task_ranking_is_the_reference_implementations(tiny, tmp_path):
 
 def test_each_ranking_is_of_its_own_scores(tiny, many, tmp_path):
     """The circuits of a prompt by hand: its own ranking, that of the task, and its shuffle, which are no other's."""
-    run(tiny, tmp_path / "s", prompts=many, limit=20, sizes=(30, 90))
+    run(tiny, tmp_path / "s", prompts=many, limit=20, sizes=(30, 90), rankings=("prompt", "task", "signed"))
     model = load_model(str(tiny / "model"), device=find_device())
     prompts = encode_pairs(read_pairs(many, 20), model.vocabulary)
     wiring = wiring_of(model.shape)
     scores = Attributor(model.taps, wiring, levels=("edge",), steps=5)(
         Batch(prompts, model.parts, "logit_diff")
     ).edge
+    means = scores.astype(np.float64).mean(0).astype(np.float32)
     orders = {
         "prompt": [ranking(own) for own in scores],
-        "task": [ranking(scores.astype(np.float64).mean(0).astype(np.float32))] * 20,
+        "task": [ranking(means)] * 20,
+        "signed": [np.argsort(means, kind="stable")] * 20,  # the most negative scores help most
         "random": [np.random.default_rng([p, 0]).permutation(262) for p in range(20)],
     }
     circuits = EdgeCircuits(model.taps, wiring)
@@ -147,6 +149,50 @@ def test_each_ranking_is_of_its_own_scores(tiny, many, tmp_path):
             assert [row["kept"] for row in rows] == [mask.sum() for mask in masks]
             np.testing.assert_allclose(metrics(rows), expected, atol=1e-4)
     assert len({order.tobytes() for order in orders["random"]}) == 20
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "kl"])
+def test_the_most_helpful_are_kept_first_whatever_the_metric(tiny, tmp_path, metric):
+    """With the most helpful edges, more is explained than with those that help least: a divergence is turned round."""
+    settings = {"levels": ("edge", "head"), "metric": metric, "rankings": ("signed",), "sizes": (3, 10, 40)}
+    run(tiny, tmp_path / "s", **settings)
+    connection = open_store(tmp_path / "s")
+    sign = 1 if metric == "kl" else -1
+    for level, unit in (("edge", "edge_id"), ("head", "node_id")):
+        scores = select(connection, f"select {unit} as id, score from {level}_means order by {unit}")
+        best = np.argsort(-sign * scores["score"].to_numpy(), kind="stable")[:3]
+        (record,) = read_catalog(tmp_path / "s").runs.values()
+        found = units(connection, record, level, Choice(k=3, signed=True)).rows[unit].to_pylist()
+        assert found == scores["id"].to_numpy()[best].tolist()
+        assert (
+            ranking(scores["score"].to_numpy(), "signed", sign=record.helpful_sign)[:3].tolist()
+            == best.tolist()
+        )
+
+
+def test_the_sizes_of_the_benchmark_are_measured(tiny, tmp_path):
+    run(tiny, tmp_path / "s", sizes="mib", rankings=("signed", "task"), levels=("edge", "head"))
+    (record,) = read_catalog(tmp_path / "s").runs.values()
+    shares = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+    n = {"edge": record.shape.n_edges, "head": record.shape.layers * record.shape.heads}
+    for level, count in n.items():
+        sizes = sorted({int(p * count) for p in shares} - {0})
+        for by in ("signed", "task", "random"):
+            rows = effects(tmp_path / "s", f"level = '{level}' and ranking = '{by}'")
+            assert sorted({row["requested"] for row in rows}) == sizes
+    with pytest.raises(InputError, match=r"--sizes mob are no sizes: write them as 1,10,100, or mib\."):
+        Settings(sizes="mob").check()
+
+
+def test_attention_edges_have_no_ranking_of_the_task(tiny, tmp_path):
+    with pytest.raises(InputError, match="choose --ranking prompt as well"):
+        Settings(levels=("attention",), rankings=("signed",)).check()
+    run(tiny, tmp_path / "s", levels=("edge", "attention"), rankings=("prompt", "signed"), sizes=(3,))
+    found = {(row["level"], row["ranking"]) for row in effects(tmp_path / "s")}
+    assert found == {
+        *(("edge", by) for by in ("prompt", "signed", "random")),
+        *(("attention", by) for by in ("prompt", "random")),
+    }
 
 
 def test_batches_and_other_sizes_change_no_effect(tiny, many, tmp_path):
@@ -244,7 +290,7 @@ def test_scores_by_another_ablation_are_another_run(tiny, tmp_path):
     told = Told()
     run(tiny, tmp_path / "s", sizes=(9,))
     run(tiny, tmp_path / "s", sizes=(9,), ablation="zero", listener=told)
-    assert told.notes == [
+    assert told.notes[:1] == [
         "The scores of the run 'tiny' are by the ablation corrupt and stay as they are; its circuits are measured with "
         "zero. For scores by zero, choose another name with --run."
     ]
@@ -343,7 +389,7 @@ def test_out_of_memory_halves_the_circuits_at_a_time(tiny, many, tmp_path, monke
     told = Told()
     monkeypatch.setattr(EdgeCircuits, "__call__", short)
     run(tiny, tmp_path / "s", prompts=many, limit=10, sizes=(1, 40, 90), listener=told)
-    assert told.notes == ["Out of memory: going on with 5 prompts at a time (--batch-size 5)."]
+    assert told.notes[-1:] == ["Out of memory: going on with 5 prompts at a time (--batch-size 5)."]
     assert told.done == 10 * 3 * 3  # what was done twice counts once
     monkeypatch.undo()
     run(tiny, tmp_path / "plain", prompts=many, limit=10, sizes=(1, 40, 90))
@@ -430,18 +476,18 @@ def test_the_command_says_what_it_measures_and_what_came_of_it(tiny, tmp_path, c
     result = cli(*command, "--sizes", "5,20, 262", "--ranking", "task")
     assert result.status == 0
     assert result.out == ""
-    assert "edge (3 sizes from 5 to 262; by task, random); 36 circuits." in result.err
+    assert "36 circuits:\n  edge: 3 sizes from 5 to 262, by task, random\n" in result.err
     assert f"Run 't' in '{store}': 6 prompts scored, 36 circuits measured." in result.err
-    assert re.search(r"0\.9 of the effect, edge, corrupt, ranked by task: about \d+ of 262\n", result.err)
+    assert "no size is named for edge, corrupt: its accuracy is 0.333, and its effect is" in result.err
     more = cli(*command, "--sizes", "6", "--ablation", "zero")
     assert f"Run 't' in '{store}': 18 circuits measured." in more.err
-    assert "ranked by random: not reached" in more.err or "ranked by task: not reached" in more.err
+    assert "no size is named for edge, zero: its accuracy is 0.333" in more.err
     nothing = cli(*command, "--sizes", "6", "--ablation", "zero")
     assert "nothing was written" in nothing.err
     wrong = cli(*command, "--sizes", "1,many")
     assert (wrong.status, wrong.err) == (
         2,
-        "wirescope: --sizes 1,many is not a list of numbers: write 1,10,100.\n",
+        "wirescope: --sizes 1,many is not a list of numbers: write 1,10,100, or mib.\n",
     )
     by_effect = cli("top", "-s", store, "-r", "t", "--effect", "0.5")
     assert "units requested" in by_effect.err

@@ -141,10 +141,10 @@ def test_exact_scores_mix_no_devices(fake, prompts, name, ablation, monkeypatch)
     assert scores.edge.shape == (1, wiring_of(model.shape).n_edges)
 
 
-def some_edges(self, deltas, rows, edges=exact.Exact._edges):
+def some_edges(self, *given, edges=exact.Exact._edges):
     """One edit of each reader."""
     layers = set()
-    for own, edit in edges(self, deltas, rows):
+    for own, edit in edges(self, *given):
         if (edit.layer, edit.at) not in layers:
             layers.add((edit.layer, edit.at))
             yield own, edit
@@ -155,7 +155,7 @@ def test_the_plan_for_each_device_is_what_is_on_it_or_little_more(fake, steps):
     config = GPT2Config(vocab_size=100, n_layer=6, n_head=4, n_embd=128, bos_token_id=0, eos_token_id=0)
     ids = [tuple((7 * i + j * j) % 100 for j in range(24)) for i in range(16)]
     prompts = [
-        Prompt(clean_ids=a, corrupted_ids=b, correct_ids=(1,), wrong_ids=(2,))
+        Prompt(clean_ids=a, corrupted_ids=b, correct_answers=((1,),), wrong_answers=((2,),))
         for a, b in zip(ids, reversed(ids), strict=True)
     ]
     settings = Settings(method="eap-ig" if steps else "eap", steps=steps or 1, curves=False)

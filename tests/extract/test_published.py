@@ -1,16 +1,27 @@
+import copy
 import io
 import json
+import os
 import pickle
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wirescope.data import MEMBERSHIP, parse_circuit
-from wirescope.extract import acdc_subgraph, read_pt
+from wirescope.data import (
+    MEMBERSHIP,
+    PublishedCircuit,
+    Run,
+    import_circuit,
+    parse_circuit,
+    read_catalog,
+)
+from wirescope.extract import acdc_subgraph, mib_pt, read_pt
 from wirescope.graphs import InputError, Inputs, Shape, Wiring, spelled, top_k
 
 AUTO_CIRCUIT = json.loads((Path(__file__).parents[1] / "data" / "auto-circuit.json").read_text())
@@ -57,11 +68,115 @@ def test_a_pt_file_is_the_same_circuit_as_its_json(tmp_path, published, content,
 
 def test_scores_of_any_kind_of_number_are_read(tmp_path, content):
     content["cfg"]["dtype"] = torch.bfloat16
-    for scores in (content["edges_scores"].bfloat16(), content["edges_scores"].to_sparse()):
-        torch.save(content | {"edges_scores": scores}, tmp_path / "c.pt")
-        circuit = read_pt(tmp_path / "c.pt")
-        assert circuit.scores[36] == pytest.approx(-0.208455, rel=0.01)
-        assert "dtype" not in circuit.config
+    torch.save(content | {"edges_scores": content["edges_scores"].bfloat16()}, tmp_path / "c.pt")
+    circuit = read_pt(tmp_path / "c.pt")
+    assert circuit.scores[36] == pytest.approx(-0.208455, rel=0.01)
+    assert "dtype" not in circuit.config
+
+
+def quantised(matrix: torch.Tensor) -> torch.Tensor:
+    return torch.quantize_per_tensor(matrix, 0.1, 0, torch.qint8)
+
+
+HOLLOW = {
+    "sparse": lambda m: m.to_sparse(),
+    "sparse by rows": lambda m: m.to_sparse_csr(),
+    "expanded": lambda m: torch.zeros(1).expand(m.shape),
+    "a row again and again": lambda m: m[:1].clone().expand(m.shape),
+    "overlapping": lambda m: m.flatten()[: m.shape[1] + m.shape[0]].clone().as_strided(m.shape, (1, 1)),
+    "without numbers": lambda m: m.to("meta"),
+    "quantised": quantised,
+    "complex": lambda m: m * 1j,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hollow", HOLLOW)
+@pytest.mark.parametrize("key", ["edges_scores", "edges_in_graph"])
+def test_a_matrix_whose_numbers_are_not_all_in_the_file_is_refused(tmp_path, content, hollow, key):
+    torch.save(content | {key: HOLLOW[hollow](content[key].float())}, tmp_path / "c.pt")
+    with pytest.raises(InputError, match=f"{key} is not a matrix of 157 x 445|cannot|safely"):
+        read_pt(tmp_path / "c.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hollow", HOLLOW)
+def test_prune_scores_whose_numbers_are_not_all_in_the_file_are_refused(tmp_path, hollow):
+    scores = prune_scores("split")
+    scores["blocks.1.hook_q_input"] = HOLLOW[hollow](scores["blocks.1.hook_q_input"])
+    torch.save(scores, tmp_path / "c.pt")
+    with pytest.raises(InputError, match=r"no numbers for 'blocks.1.hook_q_input' that can be read|safely"):
+        read_pt(tmp_path / "c.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant")
+def test_a_matrix_far_larger_than_its_file_is_refused_at_once(tmp_path, cli):
+    """Read, the first would take 160 GB, the second 20 GB."""
+    at = torch.arange(200_000)
+    sparse = torch.sparse_coo_tensor(torch.stack([at, at]), torch.ones(len(at)), (200_003, 200_005))
+    expanded = torch.zeros(1).expand(70_003, 70_005)
+    for scores in (sparse, expanded):
+        torch.save(
+            {
+                "cfg": {"n_layers": 1, "n_heads": 1},
+                "src_nodes": [f"n{i}" for i in range(len(scores))],
+                "dst_nodes": [f"n{i}" for i in range(scores.shape[1])],
+                "edges_scores": scores,
+                "edges_in_graph": scores,
+            },
+            tmp_path / "c.pt",
+        )
+        result = cli("import", tmp_path / "c.pt", "--store", tmp_path / "s")
+        assert result.status == 2
+        assert len(result.err.splitlines()) == 1
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("form", ["packed", "overlapping"])
+def test_an_archive_that_is_larger_inside_than_outside_is_refused(tmp_path, form):
+    """What torch saves is not compressed, and no part of it is there twice."""
+    torch.save(small() | {"zeros": torch.zeros(1 << 20)}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "c.pt", "w") as other:
+        for part in plain.infolist():
+            kind = zipfile.ZIP_DEFLATED if form == "packed" else zipfile.ZIP_STORED
+            other.writestr(part.filename, plain.read(part), compress_type=kind)
+        if form == "overlapping":
+            largest = max(other.infolist(), key=lambda part: part.file_size)
+            for number in range(9):
+                again = copy.copy(largest)
+                again.filename = f"{largest.filename}{number}"
+                other.filelist.append(again)
+                other.NameToInfo[again.filename] = again
+    assert read_pt(tmp_path / "plain.pt").listed is None
+    with pytest.raises(InputError, match="is larger inside than outside, which nothing is that torch saves"):
+        read_pt(tmp_path / "c.pt")
+
+
+def test_a_file_without_an_end_is_not_read_to_it(tmp_path, cli):
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "zero.pt").symlink_to("/dev/zero")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    with (tmp_path / "holes.pt").open("wb") as file:
+        file.truncate(1 << 40)
+    for name, reason in (
+        ("pipe.pt", "is not a file"),
+        ("zero.pt", "is not a file"),
+        ("zero.json", "is not a file"),
+        ("holes.pt", "has more than 512 MB, the most that is read"),
+    ):
+        result = cli("import", tmp_path / name, "--store", tmp_path / "s")
+        assert (result.status, len(result.err.splitlines())) == (2, 1)
+        assert reason in result.err
+
+
+def test_dictionaries_inside_one_another_are_looked_into_once(tmp_path):
+    """Shared, they are few in the file and 10^12 on the way."""
+    content: dict = {"end": 1}
+    for _ in range(4):
+        content = {f"k{i}": content for i in range(1000)}
+    torch.save(content, tmp_path / "c.pt")
+    with pytest.raises(InputError, match="is not a circuit of EAP-IG, prune scores"):
+        read_pt(tmp_path / "c.pt")
 
 
 def drop(content, key):
@@ -147,7 +262,7 @@ def test_true_and_false_prune_scores_are_a_circuit_without_scores(tmp_path):
     ("change", "message"),
     [
         (lambda s: {k: v.unsqueeze(0) for k, v in s.items()}, "for each token position in 'blocks.0.hook_k_input'"),
-        (lambda s: {"a": s, "b": {"c": s}}, r"has 2 sets of prune scores \(a; b, c\): save one of them"),
+        (lambda s: {"a": s, "b": {"c": {**s}}}, r"has 2 sets of prune scores \(a; b, c\): save one of them"),
         (lambda s: s | {"blocks.0.hook_z": torch.ones(2)}, "'blocks.0.hook_z', which is no input of a transf"),
         (lambda s: s | {"blocks.0.hook_q_input": [1.0]}, "'blocks.0.hook_q_input', which is no input of a transf"),
         (lambda s: s | {"blocks.0.hook_q_input": torch.tensor(1.0)}, r"of the shape \(\) for 'blocks.0.hook_q_input'"),
@@ -333,7 +448,7 @@ def test_no_content_of_a_pt_file_makes_the_reader_crash(tmp_path_factory, place,
 
 def test_prune_scores_without_numbers_are_refused(tmp_path):
     torch.save({"blocks.0.hook_q_input": torch.empty(2, 1, device="meta")}, tmp_path / "c.pt")
-    with pytest.raises(InputError, match="which is no input of a transformer"):
+    with pytest.raises(InputError, match=r"has no numbers for 'blocks.0.hook_q_input' that can be read"):
         read_pt(tmp_path / "c.pt")
 
 
@@ -342,3 +457,122 @@ def test_a_pickle_that_ends_too_early_is_refused(tmp_path):
     (tmp_path / "c.pt").write_bytes(b"\x80\x02q}X")
     with pytest.raises(InputError, match="not a circuit that torch can read safely"):
         read_pt(tmp_path / "c.pt")
+
+
+def as_the_benchmark_chooses(file: Path, share: float, *, absolute: bool) -> tuple[int, set[str]]:
+    """The edges that the benchmark keeps of a file: int(share n) by score, the largest first, then those on paths.
+
+    Its loader takes the matrix as it is, by place: rows are sources, columns q, k, v of a layer's heads, its MLP, and
+    last the logits; what is no edge of its own graph comes last whatever it scores.
+    """
+    content = torch.load(file, weights_only=True)
+    assert {"cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph", "nodes_in_graph"} <= set(
+        content
+    )
+    layers, heads, parallel = (content["cfg"][key] for key in ("n_layers", "n_heads", "parallel_attn_mlp"))
+    rows, columns = ["input"], []
+    written, read = {"input": -1.0}, {}
+    for layer in range(layers):
+        for head in range(heads):
+            rows.append(f"a{layer}.h{head}")
+            written[rows[-1]] = layer + (0.5 if parallel else 0.0)
+        columns += [f"a{layer}.h{head}<{letter}>" for letter in "qkv" for head in range(heads)]
+        read |= dict.fromkeys(columns[-3 * heads :], layer)
+        rows.append(f"m{layer}")
+        columns.append(f"m{layer}")
+        written[f"m{layer}"], read[f"m{layer}"] = layer + 0.5, layer + 0.4
+    columns.append("logits")
+    read["logits"] = layers
+    scores = content["edges_scores"].clone()
+    assert scores.shape == (len(rows), len(columns))
+    assert content["nodes_in_graph"].shape == (len(rows),)
+    real = torch.tensor([[written[u] < read[v] for v in columns] for u in rows])
+    assert torch.equal(real, scores != -torch.inf)
+    scores = scores.abs() if absolute else scores
+    scores[~real] = -torch.inf
+    wanted = int(share * int(real.sum()))
+    chosen = torch.argsort(scores.flatten(), descending=True, stable=True)[:wanted].tolist()
+    edges = {(rows[at // len(columns)], columns[at % len(columns)]) for at in chosen}
+    while True:
+        fed = {"input"} | {v.partition("<")[0] for _, v in edges}
+        used = {"logits"} | {u for u, _ in edges}
+        kept = {(u, v) for u, v in edges if u in fed and v.partition("<")[0] in used}
+        if kept == edges:
+            return wanted, {f"{u}->{v}" for u, v in kept}
+        edges = kept
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "kl"])
+@pytest.mark.parametrize("shape", [Shape(3, 4), Shape(2, 3, parallel=True)])
+def test_the_benchmark_chooses_from_an_exported_file_the_circuit_that_we_choose(tmp_path, metric, shape):
+    """By how much an edge helps, its measure CPR, and by strength, CMD; at all of its ten sizes."""
+    wiring = Wiring(shape)
+    run = Run(run="a", model="m", shape=shape, prompts=1, levels=("edge",), metric=metric)
+    scores = np.random.default_rng(0).normal(size=wiring.n_edges).astype(np.float32)
+    (tmp_path / "c.pt").write_bytes(mib_pt(top_k(wiring, scores, 9), scores, run))
+    for share in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1):
+        for absolute in (True, False):
+            wanted, kept = as_the_benchmark_chooses(tmp_path / "c.pt", share, absolute=absolute)
+            if not wanted:
+                continue
+            by = "task" if absolute else "signed"
+            circuit = top_k(wiring, scores, wanted, by=by, sign=run.helpful_sign)
+            assert kept == set(circuit.table()["name"].to_pylist())
+
+
+@pytest.mark.parametrize("metric", [None, "logit_diff", "kl"])
+@pytest.mark.parametrize(
+    "form", ["mib c.json", "mib c.pt", "auto-circuit c.json", "node-link c.json", "cytoscape c.cyjs"]
+)
+def test_what_is_exported_and_imported_again_is_the_same(tmp_path, cli, metric, form):
+    wiring = Wiring(Shape(2, 2))
+    scores = np.random.default_rng(1).normal(size=wiring.n_edges).astype(np.float32)
+    circuit = PublishedCircuit(wiring, scores, scores > 0, {"d_model": 8})
+    first, again = tmp_path / "first", tmp_path / "again"
+    import_circuit(circuit, first, run="c", source="f", model="m", method="eap", metric=metric)
+    to, name = form.split()
+    every = ("export", "-s", first, "-r", "c", "-k", wiring.n_edges, "--to", to, "-o", tmp_path / name)
+    assert cli(*every).status == 0
+    known = ("--metric", metric) if to == "auto-circuit" and metric else ()  # which has no place to say it
+    assert cli("import", tmp_path / name, "-s", again, *known).status == 0
+    table = pq.read_table(again / "edge_scores")
+    assert np.array_equal(table["score"].to_numpy(), scores)
+    run = read_catalog(again).run("c")
+    assert (run.metric, run.method) == (metric, None if to == "auto-circuit" else "eap")
+    assert run.helpful_sign == (1 if metric == "kl" else -1)
+
+
+def test_a_file_is_of_a_loss_by_rule_and_of_the_metric_where_that_is_said(tmp_path, content, cli, published):
+    torch.save(content, tmp_path / "c.pt")
+    torch.save(content | {"sign": "metric"}, tmp_path / "ours.pt")
+    torch.save(content | {"sign": "up"}, tmp_path / "bad.pt")
+    for file, call, turned in (
+        ("c", (), True),
+        ("c", ("--sign", "metric", "-r", "c2"), False),
+        ("ours", (), False),
+        ("ours", ("--sign", "loss", "-r", "ours2"), True),
+        ("c", ("--metric", "kl", "-r", "kl"), False),  # a divergence is a loss
+    ):
+        result = cli("import", tmp_path / f"{file}.pt", "-s", tmp_path / "s", *call)
+        assert result.status == 0
+        assert ("taken for those of a loss" in result.err) is (file == "c" and "--sign" not in call)
+        run = call[-1] if call else file
+        scores = pq.read_table(tmp_path / "s" / "edge_scores" / f"run={run}")["score"].to_numpy()
+        assert np.array_equal(scores, 0 - published.scores if turned else published.scores)
+    for wrong, said in (
+        (("bad.pt",), "has scores of the sign 'up': it should be loss or metric."),
+        (("c.pt", "--sign", "los"), "'los' is not a sign: choose from loss, metric. Did you mean 'loss'?"),
+        (("c.pt", "--metric", "acc"), "'acc' is not a metric: choose from logit_diff, prob_diff, kl."),
+    ):
+        result = cli("import", tmp_path / wrong[0], *wrong[1:], "-s", tmp_path / "s", "-r", "x")
+        assert result.status == 2
+        assert said in result.err
+
+
+def test_a_circuit_without_scores_has_no_sign_to_say(tmp_path, cli):
+    torch.save(subgraph(2, 2, set(PATH)), tmp_path / "circuit.pth")
+    result = cli("import", tmp_path / "circuit.pth", "-s", tmp_path / "s", "--sign", "loss")
+    assert result.status == 2
+    assert "has no scores that could be of the sign loss: leave it out" in result.err
+    assert cli("import", tmp_path / "circuit.pth", "-s", tmp_path / "s").status == 0
+    assert read_catalog(tmp_path / "s").run("circuit").helpful_sign == 1

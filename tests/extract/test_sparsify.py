@@ -366,23 +366,25 @@ def test_tasks_are_kinds_of_text_and_judged(literate, tmp_path):
             assert -1 <= found.prob_diff <= 1
 
 
-def test_accuracy_is_of_the_likeliest_token_and_of_all_answers(literate):
+def test_top1_is_of_the_likeliest_token_and_accuracy_of_all_answers(literate):
     loaded = load_untapped(str(literate), device=find_device())
     prompts = make_task("greater-than", vocabulary_of(loaded), 40) + make_task(
         "ioi", vocabulary_of(loaded), 40
     )
     found = accuracy(loaded.parts, prompts)
-    guessed, difference = 0, 0.0
+    guessed, right, difference = 0, 0, 0.0
     for prompt in prompts:  # one by one, with the model's own call
         with torch.no_grad():
             chances = (
                 loaded.model(torch.tensor([prompt.clean_ids]), use_cache=False).logits[0, -1].softmax(-1)
             )
         guessed += int(chances.argmax()) in prompt.correct_ids
-        difference += float(
-            sum(chances[i] for i in prompt.correct_ids) - sum(chances[i] for i in prompt.wrong_ids)
-        )
-    assert found.accuracy == pytest.approx(guessed / 80)
+        more = float(sum(chances[i] for i in prompt.correct_ids) - sum(chances[i] for i in prompt.wrong_ids))
+        right += more > 0
+        difference += more
+    assert found.top1 == pytest.approx(guessed / 80)
+    assert found.accuracy == pytest.approx(right / 80)
+    assert found.accuracy != found.top1
     assert found.prob_diff == pytest.approx(difference / 80, abs=1e-5)
 
 
