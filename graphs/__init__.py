@@ -5,11 +5,11 @@ from .circuit import (
     at_least,
     check_threshold,
     greedy,
+    grown,
     mass,
     needed_everywhere,
     needed_for,
     on_a_path,
-    ranking,
     top_k,
 )
 from .compare import (
@@ -18,6 +18,7 @@ from .compare import (
     auroc,
     comparison,
     jaccard,
+    movable,
     rank_biased_overlap,
     rewired,
     shared_heads,
@@ -45,11 +46,13 @@ from .measures import (
 )
 from .names import CONVENTIONS, Renamed, renamed, spelled
 from .programs import cytoscape, gexf, graphml, node_link
+from .rankings import RANKINGS, ranking, strengths
 from .wiring import KINDS, SLOTS, Inputs, Shape, Stage, Wiring
 
 __all__ = [
     "CONVENTIONS",
     "KINDS",
+    "RANKINGS",
     "SLOTS",
     "Circuit",
     "Communities",
@@ -79,10 +82,12 @@ __all__ = [
     "gexf",
     "graphml",
     "greedy",
+    "grown",
     "jaccard",
     "layer_profile",
     "mass",
     "minimum_cut",
+    "movable",
     "needed_everywhere",
     "needed_for",
     "node_link",
@@ -98,6 +103,7 @@ __all__ = [
     "side_by_side",
     "skip_lengths",
     "spelled",
+    "strengths",
     "strongest_paths",
     "summary",
     "to_igraph",

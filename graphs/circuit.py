@@ -1,9 +1,8 @@
 """Circuits: subgraphs of a wiring, chosen by score.
 
 Four ways to choose: the top k edges, all edges at least so strong, the smallest set that holds a share of
-the total |score|, and greedy growth from `logits`. Strength is |score|; with ``signed=True`` it is -score:
-a score is metric(ablated) - metric(clean), so the edges that carry the behaviour have negative scores and
-come first. Ties are broken by edge id, so every choice is unique.
+the total strength, and greedy growth from `logits`. Strength is by a ranking: |score|, or by another name of
+`RANKINGS`. Ties are broken by edge id, so every choice is unique.
 
 A chosen edge is *kept* only if it lies on a path from `input` to `logits`. A circuit says both how many
 edges were requested and how many were kept.
@@ -18,9 +17,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
+from .rankings import Scores, ranking, strengths
 from .wiring import SLOTS, Ids, Mask, Wiring
-
-Scores = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +95,7 @@ class Circuit:
         return draw_wiring([Panel(circuit=self, title=repr(self))])._repr_svg_() if self.kept else None
 
 
-def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -> Circuit:
+def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, by: str = "task", sign: int = -1) -> Circuit:
     """The k strongest edges.
 
     >>> from wirescope.graphs import Shape
@@ -111,10 +109,12 @@ def top_k(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) ->
     The third, `input->m0`, leads nowhere without `m0->logits`.
     """
     scores = _checked(wiring, scores)
-    return _circuit(wiring, scores, ranking(scores, signed=signed)[: check_k(wiring, k)])
+    return _circuit(wiring, scores, ranking(scores, by, sign=sign)[: check_k(wiring, k)])
 
 
-def at_least(wiring: Wiring, scores: ArrayLike, threshold: float, *, signed: bool = False) -> Circuit:
+def at_least(
+    wiring: Wiring, scores: ArrayLike, threshold: float, *, by: str = "task", sign: int = -1
+) -> Circuit:
     """All edges whose strength is at least a threshold.
 
     >>> from wirescope.graphs import Shape
@@ -123,11 +123,12 @@ def at_least(wiring: Wiring, scores: ArrayLike, threshold: float, *, signed: boo
     Circuit(2 of 3 edges kept, 3 nodes)
     """
     scores = _checked(wiring, scores)
-    return _circuit(wiring, scores, np.flatnonzero(_strength(scores, signed) >= check_threshold(threshold)))
+    strong = strengths(scores, by, sign=sign) >= check_threshold(threshold)
+    return _circuit(wiring, scores, np.flatnonzero(strong))
 
 
-def mass(wiring: Wiring, scores: ArrayLike, share: float, *, signed: bool = False) -> Circuit:
-    """The smallest set of edges with at least a share of the total |score|; signed: of the helpful total.
+def mass(wiring: Wiring, scores: ArrayLike, share: float, *, by: str = "task", sign: int = -1) -> Circuit:
+    """The smallest set of edges with at least a share of the total strength, which only positive ones count for.
 
     >>> from wirescope.graphs import Shape
     >>> tiny = Wiring(Shape(layers=1, heads=1))
@@ -135,15 +136,12 @@ def mass(wiring: Wiring, scores: ArrayLike, share: float, *, signed: bool = Fals
     Circuit(4 of 4 edges kept, 4 nodes)
     """
     scores = _checked(wiring, scores)
-    order = ranking(scores, signed=signed)
-    return _circuit(wiring, scores, order[: needed_for(share, _strength(scores, signed)[order])])
+    order = ranking(scores, by, sign=sign)
+    return _circuit(wiring, scores, order[: needed_for(share, strengths(scores, by, sign=sign)[order])])
 
 
-def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -> Circuit:
+def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, by: str = "task", sign: int = -1) -> Circuit:
     """k edges grown from `logits`: always the strongest edge that runs into the circuit so far.
-
-    Each node in the circuit offers its strongest incoming edge that is not taken yet; a heap picks among
-    the offers, so it never holds more than one entry a node.
 
     >>> from wirescope.graphs import Shape
     >>> tiny = Wiring(Shape(layers=1, heads=1))
@@ -151,8 +149,15 @@ def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -
     ['input->a0.h0<v>', 'a0.h0->logits']
     """
     scores = _checked(wiring, scores)
-    check_k(wiring, k)
-    strength = _strength(scores, signed)
+    return _circuit(wiring, scores, grown(wiring, strengths(scores, by, sign=sign), check_k(wiring, k)))
+
+
+def grown(wiring: Wiring, strength: Scores, k: int) -> Ids:
+    """The edges that `greedy` takes, by their strengths, in the order in which it takes them.
+
+    Each node in the circuit offers its strongest incoming edge that is not taken yet; a heap picks among
+    the offers, so it never holds more than one entry a node.
+    """
     incoming = np.lexsort((-strength, wiring.edge_dst))  # by destination, the strongest first
     bounds = np.searchsorted(wiring.edge_dst, np.arange(wiring.n_nodes + 1), sorter=incoming)
     next_offer = bounds[:-1].tolist()
@@ -180,12 +185,7 @@ def greedy(wiring: Wiring, scores: ArrayLike, k: int, *, signed: bool = False) -
         taken.append(edge)
         offer(int(wiring.edge_dst[edge]))
         admit(int(wiring.edge_src[edge]))
-    return _circuit(wiring, scores, np.array(taken))
-
-
-def ranking(scores: Scores, *, signed: bool = False) -> Ids:
-    """Indices of the scores, the strongest first, ties by index."""
-    return np.argsort(-_strength(scores, signed), kind="stable").astype(np.int32)
+    return np.array(taken, dtype=np.int32)
 
 
 def on_a_path(wiring: Wiring, keep: Mask) -> Mask:
@@ -280,7 +280,3 @@ def _checked(wiring: Wiring, scores: ArrayLike) -> Scores:
         edge = int(np.argmin(np.isfinite(array)))
         raise InputError(f"The score of {wiring.edge_names([edge])[0]} is {array[edge]}, not a number.")
     return array
-
-
-def _strength(scores: Scores, signed: bool) -> Scores:
-    return -scores if signed else np.abs(scores)

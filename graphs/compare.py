@@ -13,13 +13,14 @@ by comparing with circuits that were rewired at random within their layers, ever
     0.706
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import igraph
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .circuit import Circuit
 from .errors import InputError
@@ -32,10 +33,14 @@ class Null:
     """A statistic beside its distribution under the null model."""
 
     observed: float
-    mean: float
-    std: float
-    p: float
-    """The share of samples, the circuit itself among them, with a value at least as large."""
+    movable: int
+    """How many edges of the circuit can be rewired at all, every degree kept."""
+    moved: float
+    """How many of them are elsewhere in a sample, on average."""
+    mean: float | None
+    std: float | None
+    p: float | None
+    """The share of samples, the circuit itself among them, with a value at least as large; None where none moved."""
 
 
 def comparison(a: Circuit, b: Circuit) -> dict[str, float]:
@@ -109,9 +114,13 @@ def side_by_side(circuits: Mapping[str, Circuit], *, samples: int = 100, seed: i
 
     With samples of the null model, each likeness is followed by what is expected of rewired circuits and by
     the share of them that is at least as alike. Shared heads are not: rewiring does not change the heads.
-    Circuits of another wiring than the first one's are measured and not compared.
+    How many edges rewiring can move, and how many it moved on average, is said first: of few, there are few
+    circuits to compare with, and where none moved, nothing is expected. Circuits of another wiring than the
+    first one's are measured and not compared.
     """
-    rows = {name: dict(summary(circuit, seed=seed)) for name, circuit in circuits.items()}
+    rows: dict[str, dict[str, float | None]] = {
+        name: dict(summary(circuit, seed=seed)) for name, circuit in circuits.items()
+    }
     first, *others = circuits
     for name in others:
         if circuits[name].wiring == circuits[first].wiring:
@@ -121,18 +130,18 @@ def side_by_side(circuits: Mapping[str, Circuit], *, samples: int = 100, seed: i
     return pa.table([pa.array(measures), *columns], names=["measure", *rows])
 
 
-def _likeness(circuit: Circuit, other: Circuit, name: str, samples: int, seed: int) -> dict[str, float]:
-    observed = comparison(circuit, other)
-    drawn = (
-        [comparison(sample, other) for sample in _null_model(circuit, samples, seed)] if circuit.kept else []
-    )
-    rows = {}
-    for measure, value in observed.items():
+def _likeness(
+    circuit: Circuit, other: Circuit, name: str, samples: int, seed: int
+) -> dict[str, float | None]:
+    nulls = _judged(circuit, lambda c: comparison(c, other), samples, seed) if samples else {}
+    rows: dict[str, float | None] = {}
+    for null in list(nulls.values())[:1]:
+        rows = {"edges that rewiring can move": null.movable, "edges that it moved": null.moved}
+    for measure, value in comparison(circuit, other).items():
         label = f"{measure} with {name}"
         rows[label] = value
-        if drawn and measure != "shared_heads":
-            null = _judged(value, [draw[measure] for draw in drawn])
-            rows |= {f"{label}, expected": null.mean, f"{label}, p": null.p}
+        if measure in nulls and measure != "shared_heads":
+            rows |= {f"{label}, expected": nulls[measure].mean, f"{label}, p": nulls[measure].p}
     return rows
 
 
@@ -159,14 +168,9 @@ def rewired(circuit: Circuit, *, seed: int) -> Circuit:
     """
     wiring = circuit.wiring
     rng = np.random.default_rng(seed)
-    bounds = np.searchsorted(circuit.edges, [stage.first for stage in wiring.stages[1:]])
-    edges, scores = [], []
     with igraph_seed(seed):
-        for stage, ids, values in zip(
-            wiring.stages, np.split(circuit.edges, bounds), np.split(circuit.scores, bounds), strict=True
-        ):
-            edges.append(np.sort(_swapped(stage, ids)))
-            scores.append(rng.permutation(values))
+        edges = [np.sort(_swapped(stage, ids)) for stage, ids in _by_stage(circuit, circuit.edges)]
+    scores = [rng.permutation(values) for _, values in _by_stage(circuit, circuit.scores)]
     return Circuit(wiring, np.concatenate(edges), np.concatenate(scores), circuit.requested)
 
 
@@ -182,24 +186,66 @@ def against_null(
         raise InputError(f"A null model needs at least one sample, not {samples}.")
     if not circuit.kept:
         raise InputError("An empty circuit cannot be rewired; ask for more edges.")
-    return _judged(statistic(circuit), [statistic(sample) for sample in _null_model(circuit, samples, seed)])
+    return _judged(circuit, lambda c: {"": statistic(c)}, samples, seed)[""]
 
 
-def _null_model(circuit: Circuit, samples: int, seed: int) -> Iterator[Circuit]:
-    return (rewired(circuit, seed=seed + i) for i in range(samples))
+def movable(circuit: Circuit) -> int:
+    """How many edges of a circuit are not in every circuit that `rewired` can make of it.
+
+    Within a stage, let an edge lead from its source to its slot, and every pair that is no edge back from slot to
+    source. Rewirings that keep all degrees exchange edges and other pairs along the cycles of this graph: an edge can
+    move if it lies on one, which is to say in a strongly connected component.
+    """
+    count = 0
+    for stage, ids in _by_stage(circuit, circuit.edges):
+        (sources, source), (slots, slot) = _ends(stage, ids)
+        first_slot = len(sources)  # nodes are sources, then slots
+        free = np.ones((len(sources), len(slots)), dtype=bool)
+        free[source, slot] = False
+        back_to, back_from = np.nonzero(free)
+        arcs = np.stack(
+            [np.append(source, back_from + first_slot), np.append(slot + first_slot, back_to)], axis=1
+        )
+        graph = igraph.Graph(first_slot + len(slots), edges=arcs.tolist(), directed=True)
+        component = np.array(graph.connected_components(mode="strong").membership, dtype=np.int64)
+        count += int((component[source] == component[slot + first_slot]).sum())
+    return count
 
 
-def _judged(observed: float, drawn: Sequence[float]) -> Null:
-    values = np.asarray(drawn)
-    p = (1 + int((values >= observed).sum())) / (1 + len(values))
-    return Null(observed, float(values.mean()), float(values.std()), p)
+def _judged(
+    circuit: Circuit, statistics: Callable[[Circuit], dict[str, float]], samples: int, seed: int
+) -> dict[str, Null]:
+    """Statistics of a circuit against those of rewired ones, which say nothing if all are the circuit itself."""
+    moved, drawn = [], []
+    for i in range(samples):
+        sample = rewired(circuit, seed=seed + i)
+        moved.append(len(np.setdiff1d(sample.edges, circuit.edges)))
+        drawn.append(statistics(sample))
+    can, did = movable(circuit), float(np.mean(moved))
+    nulls = {}
+    for name, observed in statistics(circuit).items():
+        values = np.array([one[name] for one in drawn])
+        p = (1 + int((values >= observed).sum())) / (1 + samples)
+        known = (float(values.mean()), float(values.std()), p) if did else (None, None, None)
+        nulls[name] = Null(observed, can, did, *known)
+    return nulls
+
+
+def _by_stage(circuit: Circuit, values: NDArray[Any]) -> Iterator[tuple[Stage, NDArray[Any]]]:
+    """Stages, each with what belongs to its edges of the circuit."""
+    bounds = np.searchsorted(circuit.edges, [stage.first for stage in circuit.wiring.stages[1:]])
+    return zip(circuit.wiring.stages, np.split(values, bounds), strict=True)
+
+
+def _ends(stage: Stage, edges: Ids) -> tuple[tuple[Ids, NDArray[Any]], tuple[Ids, NDArray[Any]]]:
+    """The sources of a stage's edges and the slots, each with which of them it is for every edge."""
+    rank, column = np.divmod(edges - stage.first, stage.width)
+    return np.unique(rank, return_inverse=True), np.unique(column, return_inverse=True)
 
 
 def _swapped(stage: Stage, edges: Ids) -> Ids:
     """Edges of a stage after rewiring."""
-    rank, column = np.divmod(edges - stage.first, stage.width)
-    sources, source = np.unique(rank, return_inverse=True)
-    slots, slot = np.unique(column, return_inverse=True)
+    (sources, source), (slots, slot) = _ends(stage, edges)
     if len(sources) < 2 or len(slots) < 2:
         return edges  # nothing to swap
     pairs = zip(source.tolist(), (slot + len(sources)).tolist(), strict=True)

@@ -46,11 +46,14 @@ def from_igraph(graph: "igraph.Graph") -> Circuit:
     )
 
 
-def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[str]":
-    """The circuit as a networkx graph; a node is its name, and the key of an edge is the edge's name."""
+def to_networkx(circuit: Circuit, **about: str) -> "nx.MultiDiGraph[str]":
+    """The circuit as a networkx graph; a node is its name, and the key of an edge is the edge's name.
+
+    What else is known `about` it, such as its metric, is said of the graph as a whole.
+    """
     nodes = _nodes(circuit)
     names = circuit.wiring.node_names
-    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(**_graph_attributes(circuit))
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(**(_graph_attributes(circuit) | about))
     for node, attributes in zip(nodes, _node_attributes(circuit.wiring, nodes), strict=True):
         graph.add_node(names[node], **{k: v for k, v in attributes.items() if k != "name" and v is not None})
     src, dst, edges = _edges(circuit, nodes)

@@ -97,6 +97,8 @@ class Renamed:
     heads: int
     """The least number that the names need."""
     says_layers: bool
+    convention: str
+    """Whose names they are, one of `CONVENTIONS`."""
 
 
 def renamed(
@@ -137,6 +139,7 @@ def renamed(
         layers=1 + max((one[key] for one in numbers for key in ("layer", "last") if key in one), default=0),
         heads=1 + max((one["head"] for one in numbers if "head" in one), default=0),
         says_layers=any("last" in one for one in numbers),
+        convention=name,
     )
 
 

@@ -9,6 +9,7 @@ All have every kept edge with its score; but for node-link JSON they also have n
 - Gephi adds up parallel edges unless they differ in *kind*: in GEXF that is the slot, q, k or v.
 - GraphML's keys are named after their attributes: Gephi takes the keys ``d3`` and ``d7`` for yEd's labels.
 
+What else is known `about` a circuit, its method and metric, the three that can say it say it of the graph as a whole.
 GraphML and node-link JSON keep the circuit whole: `from_networkx` has it back. GEXF has but a sentence for what is
 said of the circuit as a whole.
 """
@@ -31,10 +32,10 @@ _GEXF = "http://gexf.net/1.3"
 _TYPES = {str: "string", int: "integer", float: "double"}
 
 
-def graphml(circuit: Circuit) -> bytes:
+def graphml(circuit: Circuit, **about: str) -> bytes:
     """The circuit as GraphML, which keeps all of it."""
     content = io.BytesIO()
-    nx.write_graphml_xml(_laid_out(circuit), content, named_key_ids=True)
+    nx.write_graphml_xml(_laid_out(circuit, **about), content, named_key_ids=True)
     return content.getvalue()
 
 
@@ -65,9 +66,9 @@ def gexf(circuit: Circuit) -> bytes:
     return content
 
 
-def cytoscape(circuit: Circuit) -> bytes:
+def cytoscape(circuit: Circuit, **about: str) -> bytes:
     """The circuit as Cytoscape's JSON (``.cyjs``), which Cytoscape and Cytoscape.js open."""
-    graph = _laid_out(circuit)
+    graph = _laid_out(circuit, **about)
     nodes = [
         {
             "data": {
@@ -83,18 +84,18 @@ def cytoscape(circuit: Circuit) -> bytes:
         {"data": {"id": key, "source": source, "target": target, "interaction": row.get("slot", ""), **row}}
         for source, target, key, row in graph.edges(keys=True, data=True)
     ]
-    about = {"name": _sentence(circuit), **graph.graph}
-    return json.dumps({"data": about, "elements": {"nodes": nodes, "edges": edges}}).encode()
+    whole = {"name": _sentence(circuit), **graph.graph}
+    return json.dumps({"data": whole, "elements": {"nodes": nodes, "edges": edges}}).encode()
 
 
-def node_link(circuit: Circuit) -> bytes:
+def node_link(circuit: Circuit, **about: str) -> bytes:
     """The circuit as networkx's node-link JSON, which keeps all of it."""
-    return json.dumps(nx.node_link_data(to_networkx(circuit), edges="edges")).encode()
+    return json.dumps(nx.node_link_data(to_networkx(circuit, **about), edges="edges")).encode()
 
 
-def _laid_out(circuit: Circuit) -> "nx.MultiDiGraph[str]":
+def _laid_out(circuit: Circuit, **about: str) -> "nx.MultiDiGraph[str]":
     """The circuit's graph with labels, places and weights; the key of an edge is its id. Empty values are left out."""
-    plain = to_networkx(circuit)
+    plain = to_networkx(circuit, **about)
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(**plain.graph)
     places = _places(circuit.wiring)
     for name, row in plain.nodes(data=True):

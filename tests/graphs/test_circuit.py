@@ -113,7 +113,7 @@ def test_greedy_takes_the_strongest_edge_that_reaches_the_circuit(seed, k, signe
     keep = np.zeros(wiring.n_edges, dtype=bool)
     keep[taken] = True
     assert (
-        greedy(wiring, scores, k, signed=signed).edges.tolist()
+        greedy(wiring, scores, k, by="signed" if signed else "task").edges.tolist()
         == np.flatnonzero(on_a_path(wiring, keep)).tolist()
     )
 
@@ -140,7 +140,7 @@ def test_a_threshold_takes_all_edges_at_least_so_strong(published):
 
 def test_signed_takes_the_edges_that_help_the_behaviour(published):
     """Their scores are negative, because ablating them lowers the metric."""
-    circuit = top_k(published.wiring, published.scores, 162, signed=True)
+    circuit = top_k(published.wiring, published.scores, 162, by="signed")
     names = circuit.table()["name"].to_pylist()
     assert circuit.kept > 0
     assert (circuit.scores < 0).all()

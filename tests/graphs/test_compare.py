@@ -1,3 +1,5 @@
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from wirescope.graphs import (
     auroc,
     comparison,
     jaccard,
+    movable,
     rank_biased_overlap,
     rewired,
     shared_heads,
@@ -93,6 +96,50 @@ def test_the_null_model_tells_chance_from_likeness(published):
     by_chance = against_null(lambda c: jaccard(c, a), stranger, samples=40)
     assert by_chance.p > 0.05
     assert abs(by_chance.observed - by_chance.mean) < 4 * by_chance.std
+
+
+@given(st.sets(st.integers(0, 45), min_size=1, max_size=12))
+def test_movable_edges_are_those_that_some_wiring_of_the_same_degrees_has_not(edges):
+    """By trying all of them, stage by stage."""
+    kept = circuit(**{f"e{edge}": 1.0 for edge in edges})
+    fixed = 0
+    for stage in WIRING.stages:
+        own = [edge for edge in edges if stage.first <= edge < stage.first + stage.sources * stage.width]
+        pairs = [divmod(edge - stage.first, stage.width) for edge in own]
+        sources, slots = ([pair[end] for pair in pairs] for end in (0, 1))
+        block = list(product(sorted(set(sources)), sorted(set(slots))))
+        alike = [
+            set(some)
+            for some in combinations(block, len(own))
+            if sorted(source for source, _ in some) == sorted(sources)
+            and sorted(slot for _, slot in some) == sorted(slots)
+        ]
+        fixed += sum(all(pair in other for other in alike) for pair in pairs)
+    assert movable(kept) == len(edges) - fixed
+
+
+def test_a_circuit_that_cannot_be_rewired_is_judged_by_nothing(published):
+    """Each edge of a path is alone in its stage."""
+    a = circuit(e0=1, e45=2)
+    assert movable(a) == 0
+    null = against_null(lambda c: jaccard(c, a), a, samples=5)
+    assert (null.movable, null.moved, null.mean, null.std, null.p) == (0, 0, None, None, None)
+    rows = {row["measure"]: row for row in side_by_side({"A": a, "B": a}, samples=5).to_pylist()}
+    assert rows["edges that rewiring can move"]["B"] == 0
+    assert rows["jaccard with A"]["B"] == 1
+    for what in ("expected", "p"):
+        assert rows[f"jaccard with A, {what}"]["B"] is None
+        assert rows[f"weighted_jaccard with A, {what}"]["B"] is None
+    b = top_k(published.wiring, published.scores, 200)
+    rows = {row["measure"]: row for row in side_by_side({"A": b, "B": b}, samples=5).to_pylist()}
+    assert (
+        0
+        < rows["edges that it moved"]["B"]
+        <= rows["edges that rewiring can move"]["B"]
+        == movable(b)
+        < b.kept
+    )
+    assert rows["jaccard with A, p"]["B"] == 1 / 6
 
 
 def test_side_by_side_has_a_column_a_run_and_compares_with_the_first(published):
