@@ -59,7 +59,7 @@ def draw_attention(
     layers = sorted({layer for panel in panels for layer in panel.edges["layer"].to_pylist()})
     if not layers:
         raise InputError("No attention edge is kept: there is nothing to draw.")
-    room = (width or style.COLUMN_WIDTH) - _AXIS
+    room = (width or style.COLUMN_WIDTH) - _AXIS - 2 * style.PAD
     most = max(len(panel.tokens) for panel in panels)
     beside = (room - _GAP * (len(panels) - 1)) / len(panels) / most
     side_by_side = beside >= _SIDE_BY_SIDE
@@ -80,7 +80,7 @@ def draw_attention(
         if not i or not side_by_side:
             words += one.layer_names()
         x, y = (x + most * pitch + _GAP, y) if side_by_side else (x, y - one.height - 14)
-    return Scene(tuple(lines), tuple(marks), tuple(words))
+    return Scene(tuple(lines), tuple(marks), tuple(words), width=width)
 
 
 class _Drawn:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..data import Run
+from ..data import MEMBERSHIP, Performance, Run, doubted
 from ..graphs import Inputs
 
 _UNITS = {"edge": "edges", "head": "heads", "attention": "attention edges"}
@@ -22,24 +22,27 @@ def run_facts(runs: Sequence[Run], level: str) -> list[str]:
     """What the units are and how they were scored, each thing once."""
     facts: dict[str, None] = {}
     for run in runs:
-        how = (
-            f"{run.method} in {run.steps} steps" if run.steps else run.method or "a method that is not known"
-        )
         what = f" Edges run from component to component; there are {run.shape.n_edges:,}, {_INPUTS[run.shape.inputs]}."
-        scored = f"Scores are by {how}, of the metric {run.metric or 'that is not known'}" + (
-            f", with the ablation {run.ablation}." if run.ablation else "."
-        )
-        facts[scored + (what if level == "edge" else "")] = None
+        facts[_scored(run) + (what if level == "edge" else "")] = None
     return list(facts)
 
 
-def number(k: float) -> str:
-    """How many units, as a reader says it.
+def run_line(name: str, run: Run, performance: Performance, measured: int | None = None) -> str:
+    """Which run a name stands for, on how many prompts it was measured, and how well its model does the task."""
+    prompts = performance.prompts if measured is None else measured
+    said = [f"{name}: run {run.run}, {prompts_of(prompts)}"]
+    if run.only_correct:
+        said[0] += f", of the {run.prompts:,} among {run.prompts_tried:,} that the model gets right"
+    if performed := performance.said(run.metric):
+        said += [
+            performed if prompts == performance.prompts else f"of its {performance.prompts:,}, {performed}"
+        ]
+    return "; ".join(said) + "."
 
-    >>> number(4.8341), number(107.2), number(3531.6)
-    ('4.83', '107', '3,532')
-    """
-    return f"{k:,.0f}" if k >= 100 else f"{k:.3g}"
+
+def doubt_lines(names: Sequence[str], doubts: Sequence[Sequence[str]]) -> list[str]:
+    """Which of the models do not do the task."""
+    return [f"{name} {doubted(why)}." for name, why in zip(names, doubts, strict=True) if why]
 
 
 def prompts_of(count: int) -> str:
@@ -49,3 +52,21 @@ def prompts_of(count: int) -> str:
     ('1 prompt', '30 prompts')
     """
     return f"{count:,} prompt{'s' * (count != 1)}"
+
+
+def _scored(run: Run) -> str:
+    """How a run's units were scored; a circuit of a file may not say it."""
+    if run.sign == MEMBERSHIP:
+        return f"Edges are those of an imported circuit ({run.source}), which has no scores."
+    method = f"{run.method} in {run.steps} steps" if run.steps else run.method
+    stated = [f"by {method}"] * (method is not None) + [f"of the metric {run.metric}"] * (
+        run.metric is not None
+    )
+    unstated = [what for what, known in (("method", method), ("metric", run.metric)) if known is None]
+    if run.ablation:
+        stated.append(f"with the ablation {run.ablation}")
+    if run.source is not None:
+        stated.append(f"of an imported circuit ({run.source})")
+    if unstated:
+        stated.append(f"{' and '.join(unstated)} not stated")
+    return f"Scores are {', '.join(stated)}."

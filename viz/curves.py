@@ -1,8 +1,8 @@
 """Explained-effect curves as a figure: a row of panels, one a task, a sparse model against its dense original.
 
-A line is the ratio of means over prompts, its band the 95 % interval of that (1.96 standard errors). Where both lines
-first reach the threshold, a dashed bar joins them, with the multiplier above it. The x axis has the units *requested*:
-a circuit of a few edges often keeps none, and a log axis has no place for that.
+A line is the ratio of means over prompts, its band the 95 % interval of that (1.96 standard errors). From where on both
+lines stay at the threshold, or where they first get there, a dashed bar joins them, with the multiplier above it. The
+x axis has the units *requested*: a circuit of a few edges often keeps none, and a log axis has no place for that.
 """
 
 import io
@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data import replacing, task_title
-from ..graphs import InputError, one_of
-from ..queries import Comparison, Curve, Multiplier, View, labels_of
+from ..graphs import RANKINGS, InputError, one_of
+from ..queries import (
+    Comparison,
+    Curve,
+    Multiplier,
+    View,
+    falls_again,
+    labels_of,
+    printable,
+    prompts_that_rank,
+    whole_units,
+)
 from . import style
-from .captions import number, prompts_of, run_facts, unit_name
+from .captions import doubt_lines, run_facts, run_line, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +39,11 @@ _RANDOM, _ATTRIBUTED = "Random ranking", "Attributed share"
 _DOTTED = (0, (1, 1.6))
 _LETTER, _HANDLE = 0.6, 36.0
 """In a legend: the width of a letter, in its size, and of what stands before a label, in points."""
-_LOWEST, _HIGHEST = -1.0, 2.0
-"""Bands are drawn no further than this: those of a few prompts may be as wide as can be."""
+_BEYOND = 0.35
+"""Bands are drawn so far beyond the lines, as a share of what these span: those of a few prompts may be as wide as can
+be."""
+_NARROWEST, _PANEL = 144.0, 115.0
+"""Of a figure, and of a panel of it, in points."""
 _SETTINGS = {
     "font.family": [style.FONTS[0]],
     "font.size": style.LABEL,
@@ -60,22 +73,29 @@ def draw_curves(
     *,
     labels: Mapping[str, str] | None = None,
     random: bool = True,
+    width: float | None = None,
 ) -> "Figure":
-    """The figure; `labels` says what models or runs are called in it, `random` adds the ranking that is none."""
+    """The figure; `labels` says what models or runs are called in it, `random` adds the ranking that is none.
+
+    `width` is in points; by default it is a column's or, for more than two panels, that of a paper's text.
+    """
+    if width is not None and not width >= _NARROWEST:
+        raise InputError(
+            f"A figure of curves is at least {_NARROWEST:g} points wide, not {width:g} (--width)."
+        )
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     named = [labels_of([curve.run for curve in one.curves], labels) for one in comparisons]
     colours = style.colours(_roles(comparisons, named))
-    columns = min(len(comparisons), _IN_A_ROW)
-    rows = -(-len(comparisons) // _IN_A_ROW)
+    in_a_row = _IN_A_ROW if width is None else max(1, min(_IN_A_ROW, int(width / _PANEL)))
+    columns = min(len(comparisons), in_a_row)
+    rows = -(-len(comparisons) // in_a_row)
+    inches = (style.FIGURE_WIDTH if columns > 2 else _COLUMN) if width is None else width / 72
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(
-            figsize=(
-                style.FIGURE_WIDTH if columns > 2 else _COLUMN,
-                rows * _ROW_HEIGHT + _LEGEND_HEIGHT,
-            ),
+            figsize=(inches, rows * _ROW_HEIGHT + _LEGEND_HEIGHT),
             layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.03),
         )
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -85,7 +105,8 @@ def draw_curves(
         for axes in grid.flat[len(comparisons) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
-            axes.set_ylabel("Explained effect")
+            axes.set_ylabel("Explained effect" if _measured(comparisons) else "Share of |score|")
+        _set_heights([axes for axes in grid.flat if axes.get_visible()])
         _add_legend(figure, entries)
     return figure
 
@@ -121,16 +142,24 @@ def curves_caption(
 ) -> str:
     """What a reader of the figure has to know, ready to paste."""
     curves = [curve for one in comparisons for curve in one.curves]
+    if not _measured(comparisons):
+        return _attributed_caption(comparisons, labels)
     paired = [one for one in comparisons if one.multiplier]
     said = [
         f"Explained effect of the circuits of the k strongest {unit_name(view.level)}, against k as requested"
         + (" (a kept edge must also lie on a path from input to logits)." if view.level == "edge" else "."),
-        "Lines are ratios of means over prompts, bands their 95 % intervals (1.96 standard errors).",
+        "Lines are ratios of means over prompts, bands their 95 % intervals (1.96 standard errors); an "
+        "arrowhead marks a band that goes on beyond the figure.",
     ]
     if paired:
+        where = (
+            f"at which both models first reach {view.threshold:g}"
+            if view.crossing == "first"
+            else f"from which on both models stay at {view.threshold:g} or above"
+        )
         said += [
-            f"Dashed bars join the sizes at which both models first reach {view.threshold:g}, interpolated on log k; "
-            "above them, how many times fewer the sparse model needs, dense / sparse."
+            f"Dashed bars join the sizes {where}, interpolated on log k; above them, how many times fewer the sparse "
+            "model needs, dense / sparse."
         ]
     if random and any(curve.random.num_rows for curve in curves):
         said += ["Grey: units in random order."]
@@ -142,10 +171,41 @@ def curves_caption(
     said += run_facts([curve.run for curve in curves], view.level)
     said += [f"Level {view.level}, ablation {curves[0].ablation}, threshold {view.threshold:g}."]
     said += list(dict.fromkeys(_ranking_fact(curve, view.ranking) for curve in curves))
-    said += [
-        f"{name}: run {curve.run.run}, {prompts_of(curve.prompts)}."
-        for one in comparisons
-        for name, curve in zip(labels_of([c.run for c in one.curves], labels), one.curves, strict=True)
+    for one in comparisons:
+        names = labels_of([curve.run for curve in one.curves], labels)
+        said += [
+            run_line(name, curve.run, curve.performance, curve.prompts)
+            for name, curve in zip(names, one.curves, strict=True)
+        ]
+    said += doubts_said(comparisons, labels)
+    return "\n".join(said) + "\n"
+
+
+def doubts_said(comparisons: Sequence[Comparison], labels: Mapping[str, str] | None = None) -> list[str]:
+    """Which models of a figure do not do their tasks."""
+    said: list[str] = []
+    for one in comparisons:
+        names = labels_of([curve.run for curve in one.curves], labels)
+        title = task_title(one.curves[0].run.task)
+        said += [f"{title}: {line}" for line in doubt_lines(names, [curve.doubts for curve in one.curves])]
+    return said
+
+
+def _measured(comparisons: Sequence[Comparison]) -> bool:
+    return any(curve.points.num_rows for one in comparisons for curve in one.curves)
+
+
+def _attributed_caption(comparisons: Sequence[Comparison], labels: Mapping[str, str] | None) -> str:
+    """Of curves of which nothing was measured."""
+    curves = [curve for one in comparisons for curve in one.curves]
+    said = [
+        "The share of the total |score| in the k strongest edges: attributed, not measured. No circuit was run.",
+        *run_facts([curve.run for curve in curves], "edge"),
+        *(
+            f"{name}: run {curve.run.run}."
+            for one in comparisons
+            for name, curve in zip(labels_of([c.run for c in one.curves], labels), one.curves, strict=True)
+        ),
     ]
     return "\n".join(said) + "\n"
 
@@ -153,10 +213,8 @@ def curves_caption(
 def _ranking_fact(curve: Curve, ranking: str) -> str:
     if ranking == "prompt":
         return "Each prompt ranks its own units, by |score|."
-    apart = curve.run.curves and curve.run.curves[0].split is not None
-    return (
-        f"Units are ranked by their |mean score| over {prompts_of(len(curve.run.ranked_by))} of the task"
-        + (", others than those that are measured." if apart else ".")
+    return f"Units are ranked by {RANKINGS[ranking].about} over {prompts_that_rank(curve.run)}" + (
+        ", others than those that are measured." if curve.run.split is not None else "."
     )
 
 
@@ -166,9 +224,10 @@ def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:
         found, title = one.multiplier, task_title(one.curves[0].run.task)
         assert found is not None  # noqa: S101
         ends = (found.sparse_k, found.dense_k)
+        said += _ragged_facts(one, view)
         if found.sparse_k is None or found.dense_k is None:
             short = [
-                f"{curve.run.run}, measured up to {number(curve.points['requested'][-1].as_py())},"
+                f"{curve.run.run}, measured up to {curve.points['requested'][-1].as_py():,},"
                 for curve, k in zip(one.curves, ends, strict=True)
                 if k is None
             ]
@@ -182,12 +241,30 @@ def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:
             interval = f", 95 % interval over prompts {found.low:.2f} to {found.high:.2f}"
             if found.defined < 1:
                 interval += f" (of the {found.defined:.0%} of draws in which both get there)"
+        dense_k, sparse_k = whole_units(found.dense_k), whole_units(found.sparse_k)
         said.append(
-            f"{title}: {number(found.dense_k)} / {number(found.sparse_k)} = {found.multiplier:.2f}{interval}."
+            f"{title}: {dense_k:,} against {sparse_k:,}, {found.multiplier:.2f} times fewer as interpolated{interval}."
         )
     if sure:
         said.append("The intervals take the rankings as given: other prompts would rank otherwise.")
     return said
+
+
+def _ragged_facts(one: Comparison, view: View) -> list[str]:
+    """Which curves of a panel fall below the threshold again."""
+    found = one.multiplier
+    assert found is not None  # noqa: S101
+    title = task_title(one.curves[0].run.task)
+    if view.crossing == "first":
+        return []
+    firsts = zip(
+        one.curves, (found.sparse_first_k, found.dense_first_k), (found.sparse_k, found.dense_k), strict=True
+    )
+    return [
+        f"{title}, {curve.run.run}: {falls_again(view.threshold, first, k)}."
+        for curve, first, k in firsts
+        if first is not None and (k is None or k > 1.1 * first)
+    ]
 
 
 def _draw_panel(
@@ -199,12 +276,14 @@ def _draw_panel(
     random: bool,
 ) -> dict[str, Any]:
     """Draw a panel; what of it the legend explains."""
-    from matplotlib.ticker import MultipleLocator
-
-    axes.set_title(task_title(one.curves[0].run.task), loc="left", parse_math=False)
+    axes.set_title(printable(task_title(one.curves[0].run.task)), loc="left", parse_math=False)
     axes.set_xlabel(unit_name(view.level).capitalize() + (" requested" if view.level == "edge" else " kept"))
-    axes.yaxis.set_major_locator(MultipleLocator(0.5))
-    largest = max(int(curve.points["requested"][-1].as_py()) for curve in one.curves)
+    largest = max(
+        int(table["requested"][-1].as_py())
+        for curve in one.curves
+        for table in (curve.points, curve.attributed)
+        if table is not None and table.num_rows
+    )
     if view.level == "head":
         axes.set_xlim(0, largest)
     else:
@@ -228,6 +307,17 @@ def _draw_curve(
     from matplotlib.lines import Line2D
 
     run, entries = curve.run.run, {}
+    if curve.attributed is not None:
+        (entries[name],) = axes.plot(
+            *_columns(curve.attributed, "requested", "share"),
+            color=colour,
+            linewidth=0.9,
+            linestyle=_DOTTED,
+            gid=f"attributed:{run}",
+        )
+        entries[_ATTRIBUTED] = Line2D([], [], color=style.SOFT_INK, linewidth=0.9, linestyle=_DOTTED)
+    if not curve.points.num_rows:
+        return entries
     requested, explained, error = _columns(curve.points, "requested", "explained", "stderr")
     if axes.get_xscale() != "log" and requested[0] > 0:  # with no unit kept, nothing is explained
         requested, explained, error = (
@@ -236,8 +326,8 @@ def _draw_curve(
     spread = 1.96 * np.nan_to_num(error)
     axes.fill_between(
         requested,
-        np.maximum(explained - spread, _LOWEST),
-        np.minimum(explained + spread, _HIGHEST),
+        explained - spread,
+        explained + spread,
         color=colour,
         alpha=0.18,
         linewidth=0,
@@ -255,15 +345,6 @@ def _draw_curve(
         markevery=0.22,
         gid=f"curve:{run}",
     )
-    if curve.attributed is not None:
-        axes.plot(
-            *_columns(curve.attributed, "requested", "share"),
-            color=colour,
-            linewidth=0.9,
-            linestyle=_DOTTED,
-            gid=f"attributed:{run}",
-        )
-        entries[_ATTRIBUTED] = Line2D([], [], color=style.SOFT_INK, linewidth=0.9, linestyle=_DOTTED)
     if random and curve.random.num_rows:
         (entries[_RANDOM],) = axes.plot(
             *_columns(curve.random, "requested", "explained"),
@@ -303,15 +384,54 @@ def _draw_bar(axes: "Axes", found: Multiplier, threshold: float) -> None:
     )
 
 
-def _add_legend(figure: "Figure", entries: dict[str, Any]) -> None:
-    """One legend for all panels, and one y axis with room for the multipliers."""
-    lowest, highest = (
-        bound(limit for axes in figure.axes for limit in axes.dataLim.intervaly if np.isfinite(limit))
-        for bound in (min, max)
-    )
-    low, high = min(lowest, -0.02), max(highest, 1.0)
-    for axes in figure.axes:
+def _set_heights(panels: Sequence["Axes"]) -> None:
+    """One y axis for all panels: by the lines, and by the bands as far as these are not much wider.
+
+    Where a band goes on beyond it, small arrowheads say so. Above everything is room for the multipliers.
+    """
+    from matplotlib.ticker import MaxNLocator, MultipleLocator
+
+    lines = [
+        np.asarray(line.get_ydata(), dtype=float)
+        for axes in panels
+        for line in axes.lines
+        if line.get_gid() != "bar"
+    ]
+    known = np.concatenate([[-0.02, 1.0], *(line[np.isfinite(line)] for line in lines)])
+    lowest, highest = float(known.min()), float(known.max())
+    most = _BEYOND * (highest - lowest)
+    bands = [
+        (axes, band, np.asarray(band.get_paths()[0].vertices, dtype=float))
+        for axes in panels
+        for band in axes.collections
+        if (band.get_gid() or "").startswith("band:")
+    ]
+    edges = np.concatenate([known, *(vertices[:, 1] for _, _, vertices in bands)])
+    edges = edges[np.isfinite(edges)]
+    low, high = max(edges.min(), lowest - most), min(edges.max(), highest + most)
+    for axes in panels:
         axes.set_ylim(low - 0.03 * (high - low), high + 0.2 * (high - low))
+        small = high - low < 3 and low > -1
+        axes.yaxis.set_major_locator(MultipleLocator(0.5) if small else MaxNLocator(5, steps=[1, 2, 5, 10]))
+    for axes, band, vertices in bands:
+        for end, beyond, sign in ((low, vertices[:, 1] < low, "v"), (high, vertices[:, 1] > high, "^")):
+            if beyond.any():
+                places = np.unique(vertices[beyond, 0])
+                axes.plot(
+                    places[len(places) // 2 :][:1],
+                    [end],
+                    marker=sign,
+                    markersize=3,
+                    color=band.get_facecolor()[0],
+                    alpha=0.8,
+                    linestyle="none",
+                    gid=f"beyond:{(band.get_gid() or '').removeprefix('band:')}",
+                )
+        vertices[:, 1] = vertices[:, 1].clip(low, high)
+
+
+def _add_legend(figure: "Figure", entries: dict[str, Any]) -> None:
+    """One legend for all panels."""
     for last in (_ATTRIBUTED, _RANDOM):
         if last in entries:
             entries[last] = entries.pop(last)

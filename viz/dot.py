@@ -5,6 +5,8 @@ the font that comes with matplotlib where that is installed: so it is in the PDF
 has no fonts.
 """
 
+import atexit
+import hashlib
 import math
 import os
 import shutil
@@ -20,8 +22,9 @@ from xml.sax.saxutils import escape
 
 import graphviz
 
-from ..data import replacing
+from ..data import cache_folder, replacing
 from ..graphs import InputError, StoreError
+from ..queries import printable
 from . import style
 from .curves import check_ending
 from .scene import Line, Mark, Point, Rule, Scene, Words
@@ -31,6 +34,8 @@ ENDINGS = ("pdf", "svg", "png", "dot", "tex")
 _DPI = "300"
 _NOISE = ("Fontconfig warning:", "Warning: graph has")
 """About settings of the system that are not used, and that a layout would take long, which there is none of."""
+_TALL = 1000
+"""The height of a page that is only so wide, in inches: more than that of any drawing."""
 _HEAD = 6.0
 """The length of an arrow's head, in points."""
 
@@ -57,9 +62,10 @@ def to_dot(scene: Scene) -> str:
             "bgcolor": "white",
             "margin": "0",  # of a PDF, on top of the pad
             "outputorder": "edgesfirst",
-            "pad": "0.06",
+            "pad": f"{style.PAD / 72:g}",
             "splines": "true",
-        },
+        }
+        | _size(scene),
         node_attr={"fixedsize": "true", "label": "", "style": "filled", "fontname": ",".join(style.FONTS)},
         edge_attr={"dir": "none"},
     )
@@ -72,6 +78,11 @@ def to_dot(scene: Scene) -> str:
     for line in scene.lines:
         dot.edge(line.src, line.dst, **_line(line))
     return str(dot.source)
+
+
+def _size(scene: Scene) -> dict[str, str]:
+    """What makes Graphviz scale a drawing down that is wider than it may be; a page is of whole points, rounded up."""
+    return {} if scene.width is None else {"size": f"{(math.floor(scene.width) - 1) / 72:.4f},{_TALL}"}
 
 
 def render(dot: str, kind: str) -> bytes:
@@ -132,7 +143,7 @@ def _fonts() -> Iterator[None]:
         return
     before = os.environ.get("FONTCONFIG_FILE")
     fonts = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
-    os.environ["FONTCONFIG_FILE"] = str(Path(_font_config(fonts).name, "fonts.conf"))
+    os.environ["FONTCONFIG_FILE"] = str(_font_config(fonts))
     try:
         yield
     finally:
@@ -143,12 +154,31 @@ def _fonts() -> Iterator[None]:
 
 
 @cache
-def _font_config(fonts: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder with settings for fontconfig, which also keeps its cache there; it goes when the process does."""
-    folder = tempfile.TemporaryDirectory(prefix="wirescope-")
-    places = f"<dir>{escape(str(fonts))}</dir><cachedir>{escape(folder.name)}</cachedir>"
-    Path(folder.name, "fonts.conf").write_text(f'<?xml version="1.0"?>\n<fontconfig>{places}</fontconfig>\n')
-    return folder
+def _font_config(fonts: Path) -> Path:
+    """Settings for fontconfig, in a folder that it also keeps its cache in: one for all processes of a user.
+
+    Where there is no such folder to write to, one in the system's temporary folder, which goes when the process does.
+    """
+    try:
+        folder = (cache_folder() or Path(os.devnull)) / "fonts"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{hashlib.sha256(str(fonts).encode()).hexdigest()[:16]}.conf"
+        _write_config(fonts, file)
+    except (OSError, InputError):
+        here = tempfile.TemporaryDirectory(prefix="wirescope-")
+        atexit.register(here.cleanup)
+        file = Path(here.name, "fonts.conf")
+        _write_config(fonts, file)
+    return file
+
+
+def _write_config(fonts: Path, file: Path) -> None:
+    """Let fontconfig find these fonts alone, unless a file says so already."""
+    places = f"<dir>{escape(str(fonts))}</dir><cachedir>{escape(str(file.parent))}</cachedir>"
+    content = f'<?xml version="1.0"?>\n<fontconfig>{places}</fontconfig>\n'.encode()
+    if not file.is_file() or file.read_bytes() != content:
+        with replacing(file) as target:
+            target.write(content)
 
 
 def _mark(mark: Mark) -> dict[str, str]:
@@ -161,7 +191,7 @@ def _mark(mark: Mark) -> dict[str, str]:
         "penwidth": f"{mark.pen:.2f}",
         "tooltip": _text(mark.about or mark.name),
     }
-    return look | ({"label": mark.text, "fontsize": f"{mark.text_size:.2f}"} if mark.text else {})
+    return look | ({"label": _text(mark.text), "fontsize": f"{mark.text_size:.2f}"} if mark.text else {})
 
 
 def _words(words: Words) -> dict[str, str]:
@@ -190,8 +220,12 @@ def _line(line: Line) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    """Text as it is: neither Graphviz's escapes nor entities of HTML."""
-    return str(graphviz.escape(text.replace("&", "&amp;")))
+    """Text as it is: neither Graphviz's escapes, nor entities of HTML, nor HTML where it is in angle brackets.
+
+    That it is no HTML is known by its type alone, so this must not become a plain str.
+    """
+    literal: str = graphviz.escape(printable(text).replace("&", "&amp;"))
+    return literal
 
 
 def _background(rules: Sequence[Rule]) -> str:

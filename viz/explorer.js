@@ -104,11 +104,14 @@ function drawCurve() {
     name.title = side.label;
     element("span", swatchOf(index), name).style.setProperty("--colour", colour);
     name.append(side.label);
-    element("dd", "", line, explained === null ? "not measured" : explained.toFixed(3));
+    const sizes = between(curve, circuit.requested);
+    const said = element("dd", "", line, explained === null ? "not measured" : explained.toFixed(3));
     if (explained === null) return;
+    if (sizes) said.textContent = `about ${explained.toFixed(2)} (between ${sizes.map(count).join(" and ")})`;
+    const fill = sizes ? DATA.themes[theme()].paper : colour; // a dot is filled where circuits were measured
     const [cx, cy] = [x(circuit.requested), y(explained)];
-    if (index % 2) mark("rect", { class: "dot", x: cx - 4.5, y: cy - 4.5, width: 9, height: 9, fill: colour });
-    else mark("circle", { class: "dot", cx, cy, r: 5, fill: colour });
+    if (index % 2) mark("rect", { class: "dot", x: cx - 4.5, y: cy - 4.5, width: 9, height: 9, fill, stroke: colour });
+    else mark("circle", { class: "dot", cx, cy, r: 5, fill, stroke: colour });
   });
 
   function mark(name, attributes, words = "") {
@@ -128,8 +131,8 @@ function showPanel(index) {
   views = panel.sides.map(makeView);
   at("panels").replaceChildren(...views.map((view) => view.figure));
   at("panels").style.setProperty("--sides", views.length);
-  options(at("prompt"), ["all prompts", ...panel.prompts]);
-  at("prompt-field").hidden = !panel.prompts.length;
+  options(at("prompt"), [...panel.tasks, ...panel.prompts]);
+  at("prompt-field").hidden = panel.tasks.length + panel.prompts.length < 2;
   const names = new Set(panel.sides.flatMap((side) => side.names));
   at("names").replaceChildren(...[...names].map((name) => new Option(name, name)));
   const last = Math.max(...panel.sides.map((side) => side.layers)) - 1;
@@ -166,13 +169,13 @@ function slotBoxes() {
 
 function showRanking(index) {
   chosen.ranking = index;
-  const { prompts } = DATA.panels[chosen.panel];
   const rankings = views.map((view) => view.side.rankings[index]);
   const parts = views.map(({ side }) => {
     const here = side.rankings[index].count;
     return here < side.total ? ` The page has the strongest ${count(here)} of its ${count(side.total)} edges.` : "";
   });
-  const text = index ? `"${prompts[index - 1]}" ` : "";
+  const { tasks } = DATA.panels[chosen.panel];
+  const text = index < tasks.length ? "" : `${rankingName()} `;
   at("about").textContent = text + ofSides(rankings.map((ranking, i) => ranking.about + parts[i]));
   at("unmeasured").textContent = ofSides(rankings.map((ranking) => ranking.unmeasured));
   at("unmeasured").hidden = !at("unmeasured").textContent;
@@ -183,6 +186,12 @@ function showRanking(index) {
   at("k").max = most();
   setK(chosen.k);
   change(LAYOUT);
+}
+
+/** What the chosen ranking is called: the task's, or the text of a prompt. */
+function rankingName() {
+  const { tasks, prompts } = DATA.panels[chosen.panel];
+  return tasks[chosen.ranking] ?? `"${prompts[chosen.ranking - tasks.length]}"`;
 }
 
 /** A sentence of each side: once if they say the same, else with the names of the sides. */
@@ -248,11 +257,10 @@ function asSvg() {
   const elements = [];
   const pen = svgPen(elements);
   const panel = DATA.panels[chosen.panel];
-  const prompt = chosen.ranking ? `"${panel.prompts[chosen.ranking - 1]}"` : "all prompts";
   const total = views.length * width + (views.length - 1) * gap;
   let tall = 0;
   elements.push(`<rect x="-10" width="100%" height="100%" fill="${light.paper}"/>`);
-  pen.text(total / 2, 18, brief(`${panel.name}, ${prompt}, k = ${count(chosen.k)}`, 90), light.ink, 13, "middle");
+  pen.text(total / 2, 18, brief(`${panel.name}, ${rankingName()}, k = ${count(chosen.k)}`, 90), light.ink, 13, "middle");
   views.forEach((view, index) => {
     const { side, edges, drawn, circuit } = view;
     const sheet = layOut(side, width, Math.max(22, Math.min(46, 600 / side.layers)));

@@ -11,17 +11,18 @@ import hashlib
 import json
 import math
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib import resources
+from itertools import takewhile
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..graphs import KINDS, SLOTS
+from ..graphs import KINDS, RANKINGS, SLOTS
+from ..queries import prompts_that_rank
 from . import style
 
 if TYPE_CHECKING:
@@ -73,13 +74,14 @@ def _panel(panel: "Panel") -> dict[str, Any]:
     colours = style.colours(style.roles_of(labels, [side.run.base_model is not None for side in panel.sides]))
     return {
         "name": panel.name,
+        "tasks": [_title(by) for by in panel.rankings],
         "prompts": [prompt.text for prompt in panel.prompts],
         "start": _start(panel),
-        "sides": [_side(side, colours[side.label], panel.prompts) for side in panel.sides],
+        "sides": [_side(side, colours[side.label], panel) for side in panel.sides],
     }
 
 
-def _side(side: "Side", colour: str, prompts: Sequence["Prompt"]) -> dict[str, Any]:
+def _side(side: "Side", colour: str, panel: "Panel") -> dict[str, Any]:
     wiring = side.run.wiring
     return {
         "label": side.label,
@@ -95,10 +97,13 @@ def _side(side: "Side", colour: str, prompts: Sequence["Prompt"]) -> dict[str, A
         "head": wiring.node_head.tolist(),
         "feeds": wiring.feeds.tolist(),
         "rankings": [
-            _ranking(side, side.task, _about_task(side) + _sign(side), None),
+            *(
+                _ranking(side, task, _about_task(side, by) + _sign(side), None)
+                for task, by in zip(side.tasks, panel.rankings, strict=True)
+            ),
             *(
                 _ranking(side, own, "Edges are ranked by their scores for this prompt." + _sign(side), prompt)
-                for own, prompt in zip(side.prompts, prompts, strict=True)
+                for own, prompt in zip(side.prompts, panel.prompts, strict=True)
             ),
         ],
     }
@@ -123,12 +128,17 @@ def _ranking(side: "Side", ranked: "RankedEdges", about: str, prompt: "Prompt | 
     }
 
 
-def _about_task(side: "Side") -> str:
-    run, many = side.run, side.ranking_prompts
+def _title(by: str) -> str:
+    """What a ranking of the task is called in the list of what can be shown."""
+    return "all prompts" if by == "task" else f"all prompts, by {RANKINGS[by].about}"
+
+
+def _about_task(side: "Side", by: str) -> str:
+    run = side.run
     if run.source is not None:
         return "Edges are ranked by their published scores."
-    others = run.prompts - many
-    return f"Edges are ranked by their mean score over {many:,} prompt{'s' * (many != 1)}" + (
+    others = len(run.held_out)
+    return f"Edges are ranked by {RANKINGS[by].about} over {prompts_that_rank(run)}" + (
         f", circuits measured on {others:,} others." if others else "."
     )
 
@@ -137,7 +147,9 @@ def _sign(side: "Side") -> str:
     """Which scores carry the behaviour: of a divergence, those that make it grow."""
     if side.run.metric is None:
         return ""
-    return f" One with a {'positive' if side.run.metric == 'kl' else 'negative'} score carries the behaviour."
+    return (
+        f" One with a {'positive' if side.run.helpful_sign > 0 else 'negative'} score carries the behaviour."
+    )
 
 
 def _why_not_measured(side: "Side", ranked: "RankedEdges", prompt: "Prompt | None") -> str:
@@ -155,15 +167,11 @@ def _start(panel: "Panel") -> int:
     """The size to begin with: the smallest measured one from which all sides explain enough."""
     sizes = []
     for side in panel.sides:
-        rows = side.task.curve.to_pylist()
-        enough = [
-            row["requested"]
-            for row in rows
-            if row["explained"] is not None and row["explained"] >= _START_EFFECT
-        ]
+        known = [row for row in side.task.curve.to_pylist() if row["explained"] is not None]
+        enough = list(takewhile(lambda row: row["explained"] >= _START_EFFECT, reversed(known)))
         if not enough:
             return _START
-        sizes.append(int(enough[0]))
+        sizes.append(int(enough[-1]["requested"]))
     return max(sizes)
 
 

@@ -103,6 +103,12 @@ function lookOf(strengthClass, count) {
   return { opacity: between(DATA.opacity), width: between(DATA.pen) };
 }
 
+/** The measured sizes that k lies between, or null where k is one of them or beyond them. */
+function between(curve, k) {
+  const after = curve.findIndex(([size]) => size >= k);
+  return after < 1 || curve[after][0] === k ? null : [curve[after - 1][0], curve[after][0]];
+}
+
 /** A measured curve at k, interpolated on log k; null where it was not measured. */
 function explainedAt(curve, k) {
   for (let i = 0; i < curve.length; i++) {

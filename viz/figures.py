@@ -19,12 +19,13 @@ from ..queries import (
     explore,
     labels_of,
     pair_up,
+    performances,
     units,
 )
 from . import style
 from .attention import TokenPanel, draw_attention
-from .captions import run_facts
-from .curves import curves_caption, draw_curves, render_curves
+from .captions import doubt_lines, run_facts, run_line
+from .curves import curves_caption, doubts_said, draw_curves, render_curves
 from .explorer import explorer_page
 from .scene import Scene
 from .wiring import Look, Panel, draw_wiring
@@ -32,6 +33,7 @@ from .wiring import Look, Panel, draw_wiring
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_CROSSED = {"sustained": "from which on", "first": "at which"}
 Labels = Mapping[str, str]
 """What models or runs are called in a figure."""
 
@@ -42,6 +44,8 @@ class CurveFigure:
 
     figure: "Figure"
     caption: str
+    doubts: tuple[str, ...] = ()
+    """Which models do not do their tasks."""
 
     def _repr_svg_(self) -> str:
         """For notebooks."""
@@ -57,20 +61,24 @@ def curve_figure(
     labels: Labels | None = None,
     attributed: bool = False,
     random: bool = True,
+    width: float | None = None,
 ) -> CurveFigure:
     """Explained-effect curves: sparse, dense, sparse, dense, ..., a panel for two; without runs, of all pairs."""
     view = view or View()
     pairs = pair_up(connection, catalog, runs)
     check_labels((run for pair in pairs for run in pair), labels)
     found = [compare(connection, catalog, pair, view, attributed=attributed) for pair in pairs]
-    ablations = {curve.ablation: curve.run.run for one in found for curve in one.curves}
+    ablations = {
+        curve.ablation: curve.run.run for one in found for curve in one.curves if curve.points.num_rows
+    }
     if len(ablations) > 1:
         said = ", ".join(f"'{run}' with {ablation}" for ablation, run in ablations.items())
         raise InputError(
             f"One figure has curves of one ablation, and these are {said}: choose it with --ablation."
         )
-    figure = draw_curves(found, view, labels=labels, random=random)
-    return CurveFigure(figure, curves_caption(found, view, labels=labels, random=random))
+    figure = draw_curves(found, view, labels=labels, random=random, width=width)
+    caption = curves_caption(found, view, labels=labels, random=random)
+    return CurveFigure(figure, caption, tuple(doubts_said(found, labels)))
 
 
 def diagram(
@@ -102,17 +110,18 @@ def diagram(
     colours = [found[name] for name in names]
     if level == "attention":
         return _attention(connection, records, choice, look, names, colours)
-    panels = [
-        _panel(connection, run, choice, level, name, colour)
-        for run, name, colour in zip(records, names, colours, strict=True)
-    ]
+    panels, facts = [], []
+    for run, name, colour in zip(records, names, colours, strict=True):
+        panel, ranked, note = _panel(connection, run, choice, level, name, colour)
+        panels.append(panel)
+        facts.append(f" {ranked[0].upper()}{ranked[1:]}." + (f" Ragged: {note}." if note else ""))
     if level == "head":
         look = replace(look, mlps=False)
     scene = draw_wiring(panels, look)
     said = [
         f"{task_title(records[0].task)}: layers run {'upwards' if look.upwards else 'downwards'}, heads from left to "
         f"right{', MLPs are squares' if look.mlps else ''}{_shared(records)}; what is not in the circuit is grey.",
-        *(_circuit_fact(panel, choice) for panel in panels),
+        *(_circuit_fact(panel, choice) + fact for panel, fact in zip(panels, facts, strict=True)),
         *(
             []
             if level == "head"
@@ -121,7 +130,7 @@ def diagram(
         *([f"Highlighted: {', '.join(look.highlight)}."] if look.highlight else []),
         *([scene.caption] if scene.caption else []),
         *run_facts(records, level),
-        *(f"{name}: run {run.run}." for name, run in zip(names, records, strict=True)),
+        *_performed(connection, records, names),
     ]
     return replace(scene, caption="\n".join(said) + "\n")
 
@@ -154,7 +163,8 @@ def _check_look(look: Look, level: str) -> None:
 
 def _panel(
     connection: DuckDBPyConnection, run: Run, choice: Choice, level: str, title: str, colour: str
-) -> Panel:
+) -> tuple[Panel, str, str]:
+    """A panel, by what its units are ranked, and what is odd about the curve that its size is from."""
     if level == "head":
         found = units(connection, run, level, choice)
         if not found.requested:
@@ -165,14 +175,22 @@ def _panel(
         shares = strength / (strength.max(initial=0.0) or 1.0)
         heads = dict(zip(found.rows["node_id"].to_pylist(), shares.tolist(), strict=True))
         none = Circuit(run.wiring, np.empty(0, np.int32), np.empty(0, np.float32), requested=found.requested)
-        return Panel(circuit=none, title=title, colour=colour, heads=heads)
-    circuit = choose(connection, run, choice).circuit
+        return Panel(circuit=none, title=title, colour=colour, heads=heads), found.ranked, found.note
+    chosen = choose(connection, run, choice)
+    circuit = chosen.circuit
     if not circuit.kept:
         raise InputError(
             f"The circuit of the run '{run.run}' is empty: of the {circuit.requested:,} edges requested, none lies on "
             "a path from input to logits; ask for more, or for --greedy."
         )
-    return Panel(circuit=circuit, title=title, colour=colour)
+    return Panel(circuit=circuit, title=title, colour=colour), chosen.ranked, chosen.note
+
+
+def _performed(connection: DuckDBPyConnection, runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Which run each name stands for, how well its model does the task, and whether it does it at all."""
+    found = performances(connection)
+    lines = [run_line(name, run, found[run.run]) for name, run in zip(names, runs, strict=True)]
+    return lines + doubt_lines(names, [found[run.run].doubts((run.ablation,)) for run in runs])
 
 
 def _shared(runs: Sequence[Run]) -> str:
@@ -194,15 +212,14 @@ def _circuit_fact(panel: Panel, choice: Choice) -> str:
 
 def _how(choice: Choice) -> str:
     if choice.effect is not None:
-        how = f"the smallest measured circuit that explains {choice.effect:g} of the effect"
+        how = f"the smallest measured circuit {_CROSSED[choice.crossing]} {choice.effect:g} of the effect is explained"
     elif choice.mass is not None:
         how = f"the fewest with {choice.mass:g} of the total |score|"
     elif choice.threshold is not None:
         how = f"those with a |score| of {choice.threshold:g} or more"
     else:
         how = f"the strongest{', grown from the logits' if choice.greedy else ''}"
-    signed = ", by how much they help" if choice.signed else ""
-    return how + signed + ("" if choice.prompt is None else f", by the scores of prompt {choice.prompt}")
+    return how
 
 
 def _attention(
@@ -234,7 +251,10 @@ def _attention(
                 colour=colour,
             )
         )
-        said.append(f"{name}: {found.rows.num_rows:,} attention edges, {_how(choice)}; run {run.run}.")
+        said.append(
+            f"{name}: {found.rows.num_rows:,} attention edges, {_how(choice)}, {found.ranked}."
+            + (f" Ragged: {found.note}." if found.note else "")
+        )
     scene = draw_attention(panels, numbers=look.numbers, highlight=look.highlight, width=look.width)
     caption = [
         f"{task_title(runs[0].task)}, prompt {choice.prompt}: attention edges from key (left foot) to query (right "
@@ -244,5 +264,6 @@ def _attention(
         *([f"Highlighted: {', '.join(look.highlight)}."] if look.highlight else []),
         *said,
         *run_facts(runs, "attention"),
+        *_performed(connection, runs, names),
     ]
     return replace(scene, caption="\n".join(caption) + "\n")

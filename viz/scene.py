@@ -17,6 +17,10 @@ class Point:
     y: float
 
 
+Curve = tuple[Point, ...]
+"""Cubic Bezier curves, end to end: the ends of each, with its two control points between."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mark:
     """A node: a `circle`, a `square`, or a `box` with words in it."""
@@ -37,11 +41,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A cubic Bezier curve from one mark to another: its two ends with the two control points between."""
+    """A curve from one mark to another."""
 
     src: str
     dst: str
-    points: tuple[Point, Point, Point, Point]
+    points: Curve
     colour: str
     opacity: float = 1.0
     pen: float = 0.7
@@ -84,6 +88,8 @@ class Scene:
     rules: tuple[Rule, ...] = ()
     caption: str = ""
     """What a reader has to know."""
+    width: float | None = None
+    """Of the page at most, in points, its margins with it."""
 
     def _repr_svg_(self) -> str | None:
         """For notebooks: the drawing, if there is a Graphviz to render it."""

@@ -22,6 +22,8 @@ TITLE, LABEL, SMALL = 9.0, 8.0, 6.0
 FONTS = ("DejaVu Sans", "Helvetica", "Arial", "sans-serif")
 """The first comes with matplotlib, and so is there on a machine that has no fonts."""
 
+PAD = 4.32
+"""Around a wiring diagram, in points."""
 FIGURE_WIDTH = 6.75
 """Of a row of panels, in inches: the text of a two-column paper."""
 COLUMN_WIDTH, PAGE_WIDTH = 392.0, 468.0

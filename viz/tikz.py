@@ -3,6 +3,9 @@ r"""Scenes as TikZ: a picture that compiles in an article and takes its letters 
 It needs ``\usepackage{tikz}`` and ``\input{FILE}``. One point of the scene is one big point (bp) of TeX.
 """
 
+import re
+
+from ..queries import printable
 from .scene import Line, Mark, Rule, Scene, Words
 
 _DASHES = {"dashed": "dash pattern=on 2.4bp off 1.6bp", "dotted": "dash pattern=on 0.8bp off 1.2bp"}
@@ -18,7 +21,12 @@ _SPECIAL = {
     "×": r"$\times$",  # noqa: RUF001
     "⏎": r"$\hookleftarrow$",
     "␣": r"\textvisiblespace{}",
+    "«": r"$\ll$",
+    "»": r"$\gg$",
 }
+_UNKNOWN = "ÐÞðþ"
+_LIGATURE = re.compile("(?<=[-`'!?])(?=[-`'])")
+"""Between letters that TeX sets as one: a dash, a quotation mark."""
 
 
 def to_tikz(scene: Scene) -> str:
@@ -50,17 +58,24 @@ def escape(text: str) -> str:
 
     What pdfLaTeX has no letter for without further packages becomes a question mark.
     """
-    return "".join(
-        _SPECIAL.get(letter, letter if letter <= "ÿ" or letter in _KNOWN else "?") for letter in text
+    known = (
+        letter
+        if (letter <= "ÿ" and letter not in _UNKNOWN) or letter in _SPECIAL or letter in _KNOWN
+        else "?"
+        for letter in printable(text)
     )
+    apart = _LIGATURE.sub("\0", "".join(known))
+    return "".join("{}" if letter == "\0" else _SPECIAL.get(letter, letter) for letter in apart)
 
 
 def _line(line: Line) -> str:
-    start, one, two, end = (f"({p.x:.2f},{p.y:.2f})" for p in line.points)
+    start, *points = (f"({p.x:.2f},{p.y:.2f})" for p in line.points)
+    pieces = zip(*(points[i::3] for i in range(3)), strict=True)
+    path = start + "".join(f" .. controls {one} and {two} .. {end}" for one, two, end in pieces)
     look = [f"draw={_colour(line.colour)}", f"line width={line.pen:.2f}bp"]
     look += [f"draw opacity={line.opacity:.3f}"] if line.opacity < 1 else []
     look += [_DASHES[line.dash]] if line.dash != "solid" else []
-    return rf"\draw[{', '.join(look)}] {start} .. controls {one} and {two} .. {end};"
+    return rf"\draw[{', '.join(look)}] {path};"
 
 
 def _rule(rule: Rule) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 from ..graphs import KINDS, SLOTS, Circuit, InputError, Wiring
 from ..graphs.wiring import Ids
 from . import style
-from .scene import Line, Mark, Point, Rule, Scene, Words
+from .routing import Router, clearance
+from .scene import Curve, Line, Mark, Point, Rule, Scene, Words
 
 _AXIS, _GAP = 40.0, 1.8
 """Of the Layers axis, in points, and between two panels, in columns."""
@@ -94,6 +95,7 @@ def draw_wiring(panels: Sequence[Panel], look: Look | None = None) -> Scene:
         words=(*words, *(word for one in drawn for word in one.words())),
         rules=(*rules, *(rule for one in drawn for rule in one.rules())),
         caption="\n".join(sentence for one in drawn for sentence in one.left_out()),
+        width=look.width,
     )
 
 
@@ -105,9 +107,10 @@ class _Grid:
         columns = [shape.heads + look.mlps for shape in shapes]
         total = sum(columns) + _GAP * (len(panels) - 1)
         self.layers = max(shape.layers for shape in shapes)
-        pitch = ((look.width or style.COLUMN_WIDTH) - _AXIS) / total
+        around = _AXIS + 2 * style.PAD
+        pitch = ((look.width or style.COLUMN_WIDTH) - around) / total
         if look.width is None and pitch < _NARROWEST:
-            pitch = (style.PAGE_WIDTH - _AXIS) / total
+            pitch = (style.PAGE_WIDTH - around) / total
         self.column = min(_WIDEST, pitch)
         self.row = max(1.5 * self.column, _LOWEST)
         self.size = _ROUND * self.column
@@ -186,8 +189,9 @@ class _Drawn:
             sorted(self._order.tolist(), key=lambda at: bool(self.highlighted[at])) if faded else self._order
         )
         sources, destinations = circuit.src, circuit.dst  # each of them is made anew when it is asked for
-        for at in order:
-            src, dst = int(sources[at]), int(destinations[at])
+        ends = [(int(sources[at]), int(destinations[at])) for at in order]
+        curves = self._router().lay([self._curve(src, dst) for src, dst in ends])
+        for at, (src, dst), curve in zip(order, ends, curves, strict=True):
             score = float(circuit.scores[at])
             visible = style.weight(abs(score) / strongest, len(self._order))
             stands_out = faded and bool(self.highlighted[at])
@@ -196,13 +200,18 @@ class _Drawn:
             yield Line(
                 src=self._name(src),
                 dst=self._name(dst),
-                points=self._curve(src, dst),
+                points=curve,
                 colour=self._panel.colour,
                 opacity=(max(opacity, 0.85) if stands_out else opacity * style.FADED) if faded else opacity,
-                pen=max(style.between(style.PEN, visible), 1.0 if stands_out else 0.0),
+                pen=max(style.between(self._pens, visible), min(1.0, self._pens[1]) if stands_out else 0.0),
                 dash=_DASHES[slot] if self._look.slots else "solid",
                 about=f"{names[at]} {score:.4g}",
             )
+
+    @property
+    def _pens(self) -> tuple[float, float]:
+        """Of the faintest edge and of the strongest, which must still fit between nodes without touching them."""
+        return style.PEN[0], min(style.PEN[1], 1.9 * clearance(self._grid.column))
 
     def marks(self) -> Iterator[Mark]:
         """Its nodes."""
@@ -230,8 +239,8 @@ class _Drawn:
                 about=name,
             )
             if kind in ("input", "logits"):
-                size = min(style.SMALL, 0.5 * self._grid.row)
-                look = replace(look, width=5.2 * size, height=1.7 * size, text=kind, text_size=size)
+                size = self._size(node) / 1.7
+                look = replace(look, width=5.2 * size, text=kind, text_size=size)
             yield look
 
     def words(self) -> Iterator[Words]:
@@ -276,8 +285,11 @@ class _Drawn:
                 yield Rule(start=start, end=end, colour=style.IDLE_INK, pen=0.5)
 
     def _size(self, node: int) -> float:
-        """Across a node that is round or square."""
-        return self._grid.size * (0.6 if KINDS[self._wiring.node_kind[node]] == "kv" else 1.0)
+        """The height of a node, and its width, unless it is a box."""
+        kind = KINDS[self._wiring.node_kind[node]]
+        if kind in ("input", "logits"):
+            return 1.7 * min(style.SMALL, 0.5 * self._grid.row)
+        return self._grid.size * (0.6 if kind == "kv" else 1.0)
 
     def _name(self, node: int | str) -> str:
         name = node if isinstance(node, str) else self._wiring.node_names[node]
@@ -301,7 +313,18 @@ class _Drawn:
             for at, r, absent in zip(x, row, gone, strict=True)
         ]
 
-    def _curve(self, src: int, dst: int) -> tuple[Point, Point, Point, Point]:
+    def _router(self) -> Router:
+        """Around what is in use."""
+        grid, panel = self._grid, self._number
+        used = {self._name(node) for node in self._panel.circuit.nodes.tolist()}
+        return Router(
+            (mark for mark in self.marks() if mark.name in used),
+            column=grid.column,
+            left=grid.left[panel] - grid.column / 2,
+            right=2 * grid.middle[panel] - grid.left[panel] + grid.column / 2,
+        )
+
+    def _curve(self, src: int, dst: int) -> Curve:
         """Leave in the direction of the layers, and arrive from where they come."""
         grid = self._grid
         start, end = self._places[src], self._places[dst]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from pypdf import PdfReader
 from wirescope.data import read_catalog
 from wirescope.graphs import InputError
 from wirescope.queries import Comparison, Multiplier, View, compare, open_store, pair_up
@@ -238,14 +239,14 @@ def test_the_caption_has_the_facts(toy_pair):
     found = toy_pair.multiplier
     for fact in (
         "the k strongest edges",
-        "first reach 0.9",
-        f"IOI: {found.dense_k:.3g} / {found.sparse_k:.3g} = {found.multiplier:.2f}, 95 % interval over prompts",
+        "the sizes from which on both models stay at 0.9 or above",
+        f"IOI: 28 against 4, {found.multiplier:.2f} times fewer as interpolated, 95 % interval over prompts",
         "take the rankings as given",
         "Scores are by eap, of the metric logit_diff, with the ablation corrupt. Edges run from component to "
         "component; there are 46, q, k and v of each head apart.",
         "Level edge, ablation corrupt, threshold 0.9.",
-        "Units are ranked by their |mean score| over 4 prompts of the task.",
-        "Toy: run dense-ioi, 4 prompts.",
+        "Units are ranked by |mean score| over 4 prompts.",
+        "Toy: run dense-ioi, 4 prompts; accuracy 0.75",
     ):
         assert fact in said
 
@@ -259,4 +260,75 @@ def test_an_interval_says_of_how_many_draws_it_is_and_one_prompt_has_none(toy_pa
     alone = replace(toy_pair, curves=tuple(replace(curve, prompts=1) for curve in toy_pair.curves))
     said = curves_caption([alone], TASK)
     assert "interval" not in said.replace("bands their 95 % intervals", "")
-    assert "run dense-ioi, 1 prompt." in said
+    assert "run dense-ioi, 1 prompt; of its 4, accuracy 0.75" in said
+
+
+def test_the_caption_says_which_curve_falls_below_the_threshold_again(toy_pair):
+    ragged = replace(toy_pair, multiplier=Multiplier(60.0, 120.0, 2.0, 1.5, 2.5, 1.0, 4.0, 119.0))
+    said = curves_caption([ragged], TASK)
+    assert "IOI, sparse-ioi: the curve falls below 0.9 again after 4, and stays there from 60 on." in said
+    assert "dense-ioi: the curve" not in said
+    never = replace(toy_pair, multiplier=Multiplier(None, 120.0, None, None, None, 0.0, 4.0, 119.0))
+    assert "sparse-ioi: the curve falls below 0.9 again after 4, and ends below it." in curves_caption(
+        [never], TASK
+    )
+    assert "falls below" not in curves_caption([toy_pair], TASK)
+    first = curves_caption([ragged], View(ranking="task", crossing="first"))
+    assert "the sizes at which both models first reach 0.9, interpolated" in first
+
+
+def ranging(one: Comparison, low: float, high: float, error: float) -> Comparison:
+    """Curves from one effect to another, with wide bands or narrow ones."""
+    explained = np.linspace(low, high, 5)
+    table = {"requested": [1, 3, 10, 20, 46], "kept": [1, 3, 10, 20, 46], "stderr": [error] * 5}
+    return replace(
+        one,
+        curves=tuple(
+            replace(curve, points=pa.table(table | {"explained": share * explained}))
+            for curve, share in zip(one.curves, (1.0, 0.9), strict=True)
+        ),
+    )
+
+
+RANGES = [(-5, 6), (0, 1.2), (0.99, 1.01), (-300, 40), (4, 6), (-0.001, 0.002), (-2e4, 3e5)]
+
+
+@pytest.mark.parametrize("error", [0.0, 0.05, 10.0, 1e6])
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_ticks_fit_and_lines_are_seen_whatever_the_effects_are(toy_pair, low, high, error):
+    figure = draw_curves([ranging(toy_pair, low, high, error)], TASK)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    (axes,) = figure.axes
+    bottom, top = axes.get_ylim()
+    labels = [label for label in axes.get_yticklabels() if bottom <= label.get_position()[1] <= top]
+    boxes = sorted(
+        (label.get_window_extent(canvas.get_renderer()) for label in labels), key=lambda box: box.y0
+    )
+    assert 2 <= len(boxes) <= 8
+    assert all(lower.y1 < upper.y0 for lower, upper in pairwise(boxes))
+    drawn = by_id(axes)
+    for curve in toy_pair.curves:
+        line = drawn[f"curve:{curve.run.run}"].get_ydata()
+        assert bottom <= min(line) <= max(line) <= top
+    span = max(high, 1) - min(low, 0)
+    assert top - bottom <= 2.2 * span + 0.2  # a band does not make the lines small
+    for curve in toy_pair.curves:
+        band = drawn[f"band:{curve.run.run}"].get_paths()[0].vertices[:, 1]
+        assert bottom <= band.min() <= band.max() <= top
+        cut = error == 1e6
+        assert (f"beyond:{curve.run.run}" in drawn) >= cut
+        if error == 0.0:
+            assert f"beyond:{curve.run.run}" not in drawn
+
+
+def test_the_caption_says_what_an_arrowhead_is(toy_pair):
+    assert "an arrowhead marks a band that goes on beyond the figure." in curves_caption([toy_pair], TASK)
+
+
+@pytest.mark.parametrize("width", [180, 234, 487.5])
+@pytest.mark.parametrize("panels", [1, 4])
+def test_curves_are_as_wide_as_is_asked_for(toy_pair, tmp_path, width, panels):
+    save_curves(draw_curves([toy_pair] * panels, TASK, width=width), tmp_path / "x.pdf")
+    (page,) = PdfReader(tmp_path / "x.pdf").pages
+    assert float(page.mediabox.width) == pytest.approx(width, abs=0.5)

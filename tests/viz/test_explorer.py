@@ -182,8 +182,8 @@ def made_up(*shapes: Shape, curve=(), prompts=(), label="model {}", task="made u
         points = {"requested": [k for k, _ in curve], "kept": [k for k, _ in curve]}
         measured = pa.table(points | {"explained": pa.array([e for _, e in curve], pa.float64())})
         ranked = RankedEdges(strongest, scores[strongest], measured)
-        sides.append(Side(run, name, 1, ranked, (ranked,) * len(prompts)))
-    return Panel(task, tuple(Prompt(i, text) for i, text in enumerate(prompts)), tuple(sides))
+        sides.append(Side(run, name, (ranked,), (ranked,) * len(prompts)))
+    return Panel(task, ("task",), tuple(Prompt(i, text) for i, text in enumerate(prompts)), tuple(sides))
 
 
 def scores_of(shape: Shape, seed: int) -> np.ndarray:
@@ -411,7 +411,7 @@ def test_the_smaller_side_is_capped(show):
     assert shown.page.locator(".counts").all_inner_texts()[0].startswith("8 requested")
 
 
-def test_the_dots_stand_at_the_interpolated_values(show, pair):
+def test_the_dots_stand_at_the_values_and_what_is_interpolated_says_so(show, pair):
     shown = show(pair)
     box = shown.page.locator("#curve .grid").nth(0).evaluate("line => line.getBoundingClientRect().toJSON()")
     levels = [
@@ -431,8 +431,16 @@ def test_the_dots_stand_at_the_interpolated_values(show, pair):
             expected = np.interp(
                 np.log(k), np.log([row["requested"] for row in rows]), [row["explained"] for row in rows]
             )
-            value = float(shown.page.locator("#effects dd").nth(side).inner_text())
-            assert value == pytest.approx(expected, abs=6e-4)
+            said = shown.page.locator("#effects dd").nth(side).inner_text()
+            fill = shown.page.locator("#curve .dot").nth(side).get_attribute("fill")
+            if k in (1, 16, 46):
+                assert said == f"{expected:.3f}"
+                assert fill != style.LIGHT.paper
+            else:  # no circuit of this size was run
+                around = {2: "1 and 4", 7: "4 and 16", 30: "16 and 46"}[k]
+                about = re.fullmatch(rf"about (\S+) \(between {around}\)", said)
+                assert float(about.group(1)) == pytest.approx(expected, abs=6e-3)
+                assert fill == style.LIGHT.paper
             explained = (y[side] - levels[0]) / (levels[2] - levels[0])
             assert explained == pytest.approx(expected, abs=0.01)
             assert x[side] == pytest.approx(box["left"] + box["width"] * math.log(k) / math.log(46), abs=0.6)
@@ -705,3 +713,23 @@ def test_the_page_says_which_scores_carry_the_behaviour(show, toy, metric, sign)
     run = replace(catalog.run("dense-ioi"), metric=metric)
     shown = show(explore(open_store(catalog), [[run]]))
     assert f"One with a {sign} score carries the behaviour." in shown.page.locator("#about").inner_text()
+
+
+def test_the_page_begins_where_all_sides_stay_at_the_effect():
+    """Not where a curve first gets there and falls again; and at a size of its own where one never stays."""
+
+    def start(*curve: tuple[int, float | None]) -> int:
+        page = explorer_page(Exploration((made_up(Shape(2, 2), curve=curve),)))
+        return int(re.search(r'"start":(\d+)', page)[1])
+
+    assert start((1, 0.1), (4, 0.95), (9, 0.5), (20, None), (30, 0.92), (46, 1.0)) == 30
+    assert start((1, 0.1), (4, 0.95), (9, 0.5)) == 200
+
+
+def test_another_ranking_of_the_task_can_be_looked_at():
+    panel = made_up(Shape(2, 2), prompts=["a prompt"])
+    (side,) = panel.sides
+    both = replace(panel, rankings=("task", "signed"), sides=(replace(side, tasks=side.tasks * 2),))
+    page = explorer_page(Exploration((both,)))
+    assert '"tasks":["all prompts","all prompts, by how much they help (mean score)"]' in page
+    assert "Edges are ranked by how much they help (mean score) over 1 prompt." in page

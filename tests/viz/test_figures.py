@@ -35,17 +35,18 @@ def test_the_diagram_has_the_circuits_that_the_choice_makes(opened):
             in (scene.caption)
         )
     assert [word.text for word in scene.words if word.name.endswith("title")] == ["toy-sparse", "Toy"]
-    assert "Toy: run dense-ioi." in scene.caption
+    assert "Toy: run dense-ioi, 4 prompts; accuracy 0.75" in scene.caption
 
 
 @pytest.mark.parametrize(
     ("choice", "how"),
     [
-        ({"effect": 0.9}, "the smallest measured circuit that explains 0.9 of the effect"),
+        ({"effect": 0.9}, "the smallest measured circuit from which on 0.9 of the effect is explained"),
         ({"mass": 0.8}, "the fewest with 0.8 of the total |score|"),
         ({"threshold": 0.01}, "those with a |score| of 0.01 or more"),
-        ({"k": 30, "signed": True, "prompt": 2}, "by how much they help, by the scores of prompt 2."),
+        ({"k": 30, "signed": True, "prompt": 2}, "Ranked by how much they help (score) for prompt 2."),
         ({"k": 30, "greedy": True}, "the strongest, grown from the logits"),
+        ({"k": 30}, "Ranked by |mean score| over 4 prompts."),
     ],
 )
 def test_the_caption_says_how_the_circuit_was_chosen(opened, choice, how):
@@ -135,8 +136,8 @@ def test_what_cannot_be_drawn_is_refused(opened, ioi_store):
         InputError, match=r"No model or run 'tyo' is in the figure to be called 'T'.* mean 'toy'"
     ):
         diagram(connection, catalog, ["dense-ioi"], choice=Choice(k=9), labels={"tyo": "T"})
-    with pytest.raises(InputError, match="chosen by k, mass or threshold"):
-        diagram(connection, catalog, ["dense-ioi"], choice=Choice(effect=0.9), level="head")
+    with pytest.raises(InputError, match="of the task, not of one prompt"):
+        diagram(connection, catalog, ["dense-ioi"], choice=Choice(effect=0.9, prompt=0), level="head")
     published = read_catalog(ioi_store)
     with pytest.raises(InputError, match="is empty: of the 1 edges requested, none lies on a path"):
         diagram(open_store(published), published, ["gpt2-small-ioi"], choice=Choice(k=1))

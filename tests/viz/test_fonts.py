@@ -55,3 +55,29 @@ def test_the_text_is_in_the_pdf_and_its_font_too(pdfs, name):
             font = font["/DescendantFonts"][0].get_object()
         assert "DejaVuSans" in font["/BaseFont"]
         assert "/FontFile2" in font["/FontDescriptor"].get_object()  # TrueType, embedded
+
+
+def test_a_drawing_that_is_killed_leaves_no_folder(tmp_path):
+    """Its settings for fonts are where the next drawing finds them."""
+    temporary, cache = tmp_path / "tmp", tmp_path / "cache"
+    temporary.mkdir()
+    kept = {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache)}
+    script = (
+        "import os, signal; from wirescope.viz.dot import render; render('digraph {a}', 'svg'); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script], check=False, env=os.environ | kept)
+        assert list(temporary.iterdir()) == []
+        assert len(list((cache / "wirescope" / "fonts").glob("*.conf"))) == 1
+
+
+def test_without_a_cache_folder_fonts_are_found_all_the_same(tmp_path):
+    (tmp_path / "file").write_text("")
+    none = {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "file")}
+    script = "from wirescope.viz.dot import render; print(len(render('digraph {a}', 'svg')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, env=os.environ | none, capture_output=True, text=True
+    )
+    assert int(done.stdout) > 100
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

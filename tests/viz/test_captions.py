@@ -1,0 +1,30 @@
+from wirescope.data import MEMBERSHIP, Run
+from wirescope.graphs import Shape
+from wirescope.viz.captions import run_facts
+
+
+def run(**known: object) -> Run:
+    return Run(run="a", model="m", shape=Shape(2, 2), prompts=1, levels=("head",), **known)
+
+
+def test_a_caption_says_of_an_imported_circuit_what_is_known_of_it():
+    for known, said in (
+        ({"source": "c.json"}, "Scores are of an imported circuit (c.json), method and metric not stated."),
+        (
+            {"source": "c.json", "method": "EAP-IG"},
+            "Scores are by EAP-IG, of an imported circuit (c.json), metric not stated.",
+        ),
+        (
+            {"source": "c.json", "method": "EAP-IG", "metric": "kl"},
+            "Scores are by EAP-IG, of the metric kl, of an imported circuit (c.json).",
+        ),
+        (
+            {"source": "c.pth", "sign": MEMBERSHIP},
+            "Edges are those of an imported circuit (c.pth), which has no scores.",
+        ),
+        (
+            {"method": "eap-ig", "steps": 5, "metric": "logit_diff", "ablation": "zero"},
+            "Scores are by eap-ig in 5 steps, of the metric logit_diff, with the ablation zero.",
+        ),
+    ):
+        assert run_facts([run(**known)], "head") == [said]
