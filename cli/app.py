@@ -4,6 +4,7 @@ Modules that are slow to import (duckdb, igraph, torch) are imported by the comm
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ import typer
 
 from . import drawing, running
 from .options import (
+    SEEDS,
+    Crossing,
     Effect,
     Form,
     Greedy,
@@ -23,6 +26,7 @@ from .options import (
     Signed,
     Store,
     Threshold,
+    Wide,
     named,
     open_engine,
     open_store,
@@ -32,7 +36,7 @@ from .output import emit, encoded, needing_torch, put, say
 if TYPE_CHECKING:
     from ..data import PublishedCircuit, Run
     from ..graphs import Shape
-    from ..queries import Chosen
+    from ..queries import Chosen, Units
 
 app = typer.Typer(
     name="wirescope",
@@ -42,6 +46,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_RUN_FIRST = ("run", "task", "accuracy", "effect", "effect_stderr", "prompts", "model")
+"""What a list of runs shows where there is no room for all."""
 
 EXPORTS = (
     "mib",
@@ -55,6 +62,19 @@ EXPORTS = (
     "csv",
     "parquet",
 )
+
+_ENDINGS = {
+    "mib": (".json", ".pt"),
+    "auto-circuit": (".json",),
+    "node-link": (".json",),
+    "acdc": (".pth",),
+    "graphml": (".graphml",),
+    "gexf": (".gexf",),
+    "cytoscape": (".cyjs",),
+    "dot": (".dot", ".gv"),
+    "csv": (".csv",),
+    "parquet": (".parquet",),
+}
 
 
 def _show_version(wanted: bool) -> None:
@@ -114,6 +134,14 @@ def import_(
     parallel: Annotated[
         bool, typer.Option("--parallel", help="Attention and MLP of a layer read the same, likewise.")
     ] = False,
+    sign: Annotated[
+        str | None, typer.Option(help="What its scores are of: loss or metric; by default as below.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="How it was scored, for captions.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Of its scores: logit_diff, prob_diff or kl, if the file does not say it."),
+    ] = None,
 ) -> None:
     """Take a published circuit into a store.
 
@@ -124,6 +152,12 @@ def import_(
 
     Edges that a file does not name have score 0. Those of a circuit without
     scores have 1: --threshold 1 takes it.
+
+    The scores of MIB, EAP-IG, auto-circuit and ACDC are of a loss: positive
+    for an edge that helps. They are turned, because a store has those of
+    the metric: metric(ablated) - metric(clean). So are, already, the scores
+    of node-link and Cytoscape JSON and of files that say "sign": "metric".
+    --sign loss or --sign metric says otherwise.
 
     Example: wirescope import gpt2-small-ioi.json.gz --store circuits
     --model gpt2 --task ioi
@@ -146,9 +180,24 @@ def import_(
     name = run if run is not None else file.name
     for ending in (".gz", ".json", ".pt", ".pth", ".pkl", ".gv", ".dot", ".cyjs") if run is None else ():
         name = name.removesuffix(ending)
-    written = import_circuit(circuit, store, run=name, source=file.name, model=model, task=task)
+    written = import_circuit(
+        circuit,
+        store,
+        run=name,
+        source=file.name,
+        file=file,
+        model=model,
+        task=task,
+        sign=sign,
+        method=method,
+        metric=metric,
+    )
     if written:
         say(f"Run '{name}' in '{store}': {_described(circuit)}")
+        if sign is None and circuit.sign == "loss":
+            say(
+                "Its scores are taken for those of a loss, positive for an edge that helps (else: --sign metric)."
+            )
     else:
         say(f"Run '{name}' is in '{store}' already, from the same call; nothing was written.")
 
@@ -162,9 +211,14 @@ def sql(
     ] = None,
     form: Form = None,
     out: Out = None,
+    wide: Wide = False,
     memory: Annotated[
-        str | None, typer.Option(help="What DuckDB may take, as 4GB; more than that goes to disk.")
+        str | None,
+        typer.Option(
+            help="What DuckDB may take, as 4GB, before it goes to disk; the answer may take as much."
+        ),
     ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Give up a query after so many seconds.")] = None,
     engine: Annotated[str, typer.Option(help="duckdb, or spark for stores beyond one machine.")] = "duckdb",
     spark_master: Annotated[
         str | None, typer.Option(help="Where Spark runs, as spark://host:7077; by default as configured.")
@@ -173,24 +227,29 @@ def sql(
     """Ask a question in SQL, or one of the ready-made ones.
 
     Views: runs, nodes, edges, prompts, edge_scores, head_scores,
-    attention_scores, effects, edge_means, curves, multipliers.
+    attention_scores, effects, run_summary, ranking_prompts, edge_means,
+    head_means, curves, multipliers.
     "describe edge_scores" shows the columns of one.
 
     Questions, and what they need: top_edges (k, run; prompt),
     top_heads (k, run; prompt), top_attention (k, prompt, run),
     attributed_curve (run), layer_mass (run), head_strength (run),
     overlap (k, other, run), stability (k, run), measured_prompts, areas,
-    reach (run), multiplier_intervals (draws; seed; threshold).
+    reach (run), multiplier_intervals (crossing; draws; seed; threshold).
 
     Example: wirescope sql -s circuits "select name, score from edge_means
     order by abs(score) desc limit 5"
 
     Example: wirescope sql -s circuits head_strength -w run=gpt2-small-ioi
     """
-    from ..queries import answer
+    from ..queries import answer, why_empty
 
-    connection = open_engine(store, engine, memory=memory, master=spark_master)
-    emit(answer(connection, query, **_values(given or [])), form, out)
+    connection = open_engine(store, engine, memory=memory, timeout=timeout, master=spark_master)
+    values = _values(given or [])
+    found = answer(connection, query, **values)
+    emit(found, form, out, wide=wide)
+    if not found.num_rows and (why := why_empty(connection, query, **values)):
+        say(f"wirescope: {why}")
 
 
 @app.command()
@@ -201,40 +260,56 @@ def top(
     mass: Mass = None,
     threshold: Threshold = None,
     effect: Effect = None,
+    crossing: Crossing = "sustained",
     greedy: Greedy = False,
     signed: Signed = False,
     level: Level = "edge",
     prompt: Prompt = None,
     form: Form = None,
     out: Out = None,
+    wide: Wide = False,
 ) -> None:
-    """The circuit of a run: units requested, units kept, and which.
+    """List the strongest units of a run, and which of them make the circuit.
 
-    An edge is kept if it lies on a path of requested edges from the input
-    to the logits.
+    The first 20, unless a size is given. An edge is kept if it lies on a path
+    of requested edges from the input to the logits.
 
     Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
     """
     from ..data import LEVELS
     from ..graphs import one_of
-    from ..queries import Choice, units
+    from ..queries import to_list, units
 
     catalog, connection = open_store(store)
-    choice = Choice(
-        k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
+    choice = to_list(
+        k=k,
+        mass=mass,
+        threshold=threshold,
+        effect=effect,
+        crossing=crossing,
+        greedy=greedy,
+        signed=signed,
+        prompt=prompt,
     )
     found = units(connection, catalog.run(run), one_of("level", level, LEVELS), choice)
-    kept = found.rows.num_rows
     say(
-        f"{found.requested:,} units requested at the level {level}, {kept:,} kept."
+        f"{found.requested:,} units requested at the level {level}, {found.kept:,} kept; {found.ranked}."
         + (
             ""
-            if kept or not found.requested
+            if found.kept or not found.requested
             else " No path of these edges runs from input to logits: ask for more, or --greedy."
         )
     )
-    about = {"run": run, "level": level, "requested": found.requested, "kept": kept}
-    emit(found.rows, form, out, about=about)
+    if found.note:
+        say(f"Ragged: {found.note}.")
+    about = {
+        "run": run,
+        "level": level,
+        "requested": found.requested,
+        "kept": found.kept,
+        "ranked": found.ranked,
+    }
+    emit(found.rows, form, out, about=about, wide=wide)
 
 
 @app.command()
@@ -245,33 +320,54 @@ def stats(
     mass: Mass = None,
     threshold: Threshold = None,
     effect: Effect = None,
+    crossing: Crossing = "sustained",
     greedy: Greedy = False,
     signed: Signed = False,
+    level: Annotated[str, typer.Option(help="edge or head.")] = "edge",
     null: Annotated[
         int, typer.Option(min=0, help="Samples of the null model for comparisons; 0 leaves it out.")
     ] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the null model and the communities.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Of the null model and the communities.")] = 0,
     form: Form = None,
     out: Out = None,
+    wide: Wide = False,
 ) -> None:
     """Graph measures of circuits, side by side.
 
     Further runs are also compared with the first. The null model rewires a
     circuit within its layers and keeps every degree: "expected" is the mean
-    likeness of such circuits, "p" the share that is at least as alike.
+    likeness of such circuits, "p" the share that is at least as alike. How
+    many edges it can move is said; where none moved, there is neither.
+
+    At the level head, how many heads there are, where, and which are shared.
 
     Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
     """
-    from ..graphs import side_by_side
-    from ..queries import Choice, choose_each
+    from ..graphs import one_of, side_by_side
+    from ..queries import Choice, choose_each, heads_side_by_side
 
     catalog, connection = open_store(store)
-    choice = Choice(k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed)
-    circuits = choose_each(connection, catalog, runs, choice)
-    for name in runs[1:]:
-        if circuits[name].wiring != circuits[runs[0]].wiring:
-            say(f"'{name}' has another wiring than '{runs[0]}': measured, not compared.")
-    emit(side_by_side(circuits, samples=null, seed=seed), form, out)
+    choice = Choice(
+        k=k,
+        mass=mass,
+        threshold=threshold,
+        effect=effect,
+        crossing=crossing,
+        greedy=greedy,
+        signed=signed,
+    )
+    chosen: Mapping[str, Chosen | Units]
+    if one_of("level", level, ("edge", "head")) == "head":
+        chosen, rows = heads_side_by_side(connection, catalog, runs, choice)
+    else:
+        chosen = circuits = choose_each(connection, catalog, runs, choice)
+        rows = side_by_side({name: one.circuit for name, one in circuits.items()}, samples=null, seed=seed)
+        for name in runs[1:]:
+            if circuits[name].circuit.wiring != circuits[runs[0]].circuit.wiring:
+                say(f"'{name}' has another wiring than '{runs[0]}': measured, not compared.")
+    for name, one in chosen.items():
+        say(f"'{name}': {one.ranked}." + (f" Ragged: {one.note}." if one.note else ""))
+    emit(rows, form, out, wide=wide)
 
 
 app.command()(drawing.curve)
@@ -283,44 +379,62 @@ app.command()(drawing.explore)
 def export(
     store: Store,
     run: RunName,
-    to: Annotated[str, typer.Option(help=f"One of {', '.join(EXPORTS)}.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    to: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(EXPORTS)}; by default what --out ends in.")
+    ] = None,
     k: K = None,
     mass: Mass = None,
     threshold: Threshold = None,
     effect: Effect = None,
+    crossing: Crossing = "sustained",
     greedy: Greedy = False,
     signed: Signed = False,
     prompt: Prompt = None,
 ) -> None:
     """Write the circuit of a run for another program.
 
-    mib has all edges with their scores, the circuit's marked, and acdc
-    (.pth) has all edges, in or out; the others have the circuit alone.
-    auto-circuit is JSON by edge name, cytoscape is .cyjs.
+    mib has all edges with their scores, the circuit's marked, as JSON or,
+    if the file is called so, as .pt; acdc (.pth) has all edges, in or out;
+    the others have the circuit alone. auto-circuit is JSON by edge name,
+    cytoscape is .cyjs. For mib and auto-circuit scores are turned to those
+    of a loss, positive for an edge that helps, which is what these expect.
+
+    Without --to, the file's ending says which: .graphml, .gexf, .cyjs,
+    .dot, .gv, .csv, .parquet, .pt, .pth; a .json may be several.
 
     Example: wirescope export -s circuits -r gpt2-small-ioi -k 200
-    --to graphml -o ioi.graphml
+    -o ioi.graphml
     """
     from ..data import width_of
     from ..graphs import one_of
     from ..queries import Choice, choose
 
-    one_of("format", to, EXPORTS)
+    to = _format_of(out) if to is None else one_of("format", to, EXPORTS)
     catalog, connection = open_store(store)
     record = catalog.run(run)
     choice = Choice(
-        k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
+        k=k,
+        mass=mass,
+        threshold=threshold,
+        effect=effect,
+        crossing=crossing,
+        greedy=greedy,
+        signed=signed,
+        prompt=prompt,
     )
     chosen = choose(connection, record, choice)
-    put(_exported(chosen, to, record), out)
-    say(f"{chosen.circuit.requested:,} edges requested, {chosen.circuit.kept:,} kept: '{out}'.")
+    put(_exported(chosen, to, record, out), out)
+    say(
+        f"{chosen.circuit.requested:,} edges requested, {chosen.circuit.kept:,} kept, {chosen.ranked}: '{out}'."
+        + (f" Ragged: {chosen.note}." if chosen.note else "")
+    )
     if to == "mib" and not width_of(record.config):
         say("The run does not know its model's width: d_model is 0 in the file.")
 
 
 @app.command()
-def runs(store: Store, form: Form = None, out: Out = None) -> None:
+def runs(store: Store, form: Form = None, out: Out = None, wide: Wide = False) -> None:
     """List the runs of a store.
 
     Example: wirescope runs -s circuits
@@ -328,7 +442,7 @@ def runs(store: Store, form: Form = None, out: Out = None) -> None:
     from ..queries import ask
 
     _, connection = open_store(store)
-    emit(ask(connection, "run_list"), form, out)
+    emit(ask(connection, "run_list"), form, out, wide=wide, first=_RUN_FIRST)
 
 
 @app.command()
@@ -341,15 +455,19 @@ def check(store: Store, form: Form = None, out: Out = None) -> None:
 
     Example: wirescope check -s circuits
     """
-    from ..data import check_store
+    from ..data import check_store, repair_command
 
     rows = check_store(store)
-    emit(rows, form, out)
-    if broken := rows["state"].to_pylist().count("broken"):
+    emit(rows, form, out, wide=True)  # what is damaged is said whole
+    broken = [row["run"] for row in rows.to_pylist() if row["state"] == "broken"]
+    if broken:
         say(
-            f"wirescope: {broken} of {rows.num_rows} runs cannot be read; the command that made a run, given again, "
-            "does again what is damaged, and only that (where it is run.json, remove the folders run=NAME first)."
+            f"wirescope: {len(broken)} of {rows.num_rows} runs cannot be read; the command that made a run, given "
+            "again, does again what is damaged, and only that (where it is run.json, remove its folders run=NAME)."
         )
+        for command in (repair_command(store, run) for run in broken):
+            if command:
+                say(f"  {command}")
         raise typer.Exit(1)
 
 
@@ -360,9 +478,10 @@ def tasks(
         str | None, typer.Option("--model", "-m", help="For its tokenizer: a hub name, a folder, or tiny.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many pairs.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of the pairs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Of the pairs.")] = 0,
     form: Form = None,
     out: Out = None,
+    wide: Wide = False,
 ) -> None:
     """List the tasks, or print the pairs of one as --prompts takes them.
 
@@ -380,7 +499,7 @@ def tasks(
             end = " ".join(pair.clean.split()[-8:])
             answer = pair.correct[0].strip()
             rows.append({"task": name, "about": one.about, "example": f"... {end} -> {answer}"})
-        emit(pa.Table.from_pylist(rows), form, out)
+        emit(pa.Table.from_pylist(rows), form, out, wide=wide)
         return
     check_task(task)
     if model is None:
@@ -391,7 +510,7 @@ def tasks(
 
 
 @app.command()
-def models(form: Form = None, out: Out = None) -> None:
+def models(form: Form = None, out: Out = None, wide: Wide = False) -> None:
     """List the models that come with the package, and families of others.
 
     A model of one of these families is used by its hub name or its folder.
@@ -406,27 +525,50 @@ def models(form: Form = None, out: Out = None) -> None:
         from ..extract import FAMILIES
     about = dict(zip(PAIR, ("embedded, dense", "embedded, its sparse twin"), strict=True))
     about |= dict.fromkeys(FAMILIES, "a family, by hub name or folder")
-    emit(pa.table({"model": list(about), "about": list(about.values())}), form, out)
+    emit(pa.table({"model": list(about), "about": list(about.values())}), form, out, wide=wide)
 
 
-def _exported(chosen: "Chosen", to: str, run: "Run") -> bytes:
-    from ..data import auto_circuit_json, mib_json
+def _format_of(out: Path) -> str:
+    """What a file is exported as by its ending."""
+    from ..graphs import InputError
+
+    ending = "".join(out.suffixes[-2:] if out.suffix == ".gz" else [out.suffix]).lower()
+    if ending == ".json":
+        several = [name for name, its in _ENDINGS.items() if ".json" in its]
+        raise InputError(f"'{out}' may be several things: say which with --to, {', '.join(several)}.")
+    for name, its in _ENDINGS.items():
+        if ending in its:
+            return name
+    known = ", ".join(dict.fromkeys(one for its in _ENDINGS.values() for one in its))
+    raise InputError(
+        f"'{out}' does not say what to write: end it in one of {known}, or give --to, one of {', '.join(EXPORTS)}."
+    )
+
+
+def _exported(chosen: "Chosen", to: str, run: "Run", out: Path) -> bytes:
+    from ..data import auto_circuit_json, how_scored, mib_json
     from ..graphs import cytoscape, gexf, graphml, node_link
     from ..viz import Panel, draw_wiring, to_dot
 
+    if to == "mib" and out.suffix == ".pt":
+        with needing_torch("A circuit as .pt"):
+            from ..extract import mib_pt
+        return mib_pt(chosen.circuit, chosen.scores, run)
     if to == "mib":
-        return mib_json(chosen.circuit, chosen.scores, run.config).encode()
+        return mib_json(chosen.circuit, chosen.scores, run).encode()
     if to == "acdc":
         with needing_torch("A subgraph of ACDC"):
             from ..extract import acdc_subgraph
         return acdc_subgraph(chosen.circuit)
     if to == "auto-circuit":
-        return auto_circuit_json(chosen.circuit).encode()
+        return auto_circuit_json(chosen.circuit, run).encode()
     if to == "dot":
         return to_dot(draw_wiring([Panel(circuit=chosen.circuit)])).encode()
-    write = {"node-link": node_link, "graphml": graphml, "gexf": gexf, "cytoscape": cytoscape}.get(to)
+    if to == "gexf":
+        return gexf(chosen.circuit)
+    write = {"node-link": node_link, "graphml": graphml, "cytoscape": cytoscape}.get(to)
     if write is not None:
-        return write(chosen.circuit)
+        return write(chosen.circuit, **how_scored(run))
     sizes = {"run": run.run, "requested": str(chosen.circuit.requested), "kept": str(chosen.circuit.kept)}
     return encoded(chosen.circuit.table().replace_schema_metadata(sizes), to)
 

@@ -4,16 +4,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data import LEVELS, MAIN_TASKS, PAIR, read_catalog, task_title
+from ..data import LEVELS, MAIN_TASKS, PAIR, Performance, doubted, read_catalog, task_title
 from ..graphs import InputError
-from ..queries import Choice, View, ask, open_store
+from ..queries import Choice, View, ask, open_store, performances, whole_units
 from ..viz import (
     Look,
     Shown,
@@ -57,11 +57,13 @@ def run_demo(out: Path) -> None:
     connection = open_store(catalog)
     found = ask(connection, "multiplier_intervals", threshold=_EFFECT)
     put(encoded(found, "csv"), out / "multipliers.csv")
-    table = _readable(found)
+    performed = performances(connection)
+    table = _readable(found, performed)
     held_out = round(_PROMPTS * (1 - _SPLIT))
     about = (
         f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
-        f"fewer that is, with its 95 % interval over {held_out} prompts (the rankings of a task are by others)."
+        f"fewer that is as interpolated, with its 95 % interval over {held_out} prompts (the rankings of a task are by "
+        "others). After that, the share of the prompts that each gets right."
     )
     figures = list(_draw(connection, catalog, out))
     pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
@@ -76,6 +78,9 @@ def run_demo(out: Path) -> None:
         explorer="explorer.html",
     )
     put(page.encode(), out / "index.html")
+    for run in pairs:
+        if doubts := performed[run].doubts():
+            say(f"wirescope: {run}: the model {doubted(doubts)}.")
     say(f"\n{about}\n")
     put(encoded(table, "table"), None)
     written = ["store", "multipliers.csv", *(figure.file for figure in figures), "explorer.html"]
@@ -93,7 +98,7 @@ def _extract(store: Path) -> None:
     for task in MAIN_TASKS:
         for model in PAIR:
             bar = Bar(brief=True)
-            with stopping(store, bar), bar:
+            with stopping(store), bar:
                 done = extract(
                     model=model,
                     task=task,
@@ -150,8 +155,8 @@ def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
     return Shown(f"{name}.svg", title, caption)
 
 
-def _readable(found: pa.Table) -> pa.Table:
-    """The multipliers of the pair, one ranking a level, in the order of the tasks."""
+def _readable(found: pa.Table, performed: Mapping[str, Performance]) -> pa.Table:
+    """The multipliers of the pair, one ranking a level, in the order of the tasks; none where a model cannot do one."""
     dense, sparse = PAIR
     rows = []
     for task in MAIN_TASKS:
@@ -163,11 +168,18 @@ def _readable(found: pa.Table) -> pa.Table:
                 & (pc.field("level") == level)
                 & (pc.field("ranking") == ranking)
             ).to_pylist()
+            both = {which: performed[row[f"{which}_run"]] for which in ("dense", "sparse")}
+            if any(performance.doubts() for performance in both.values()):
+                row |= dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high"))
             rows.append(
                 {"task": task, "level": level, "ranked by": ranking}
-                | {"dense": _short(row["dense_k"]), "sparse": _short(row["sparse_k"])}
+                | {
+                    which: None if row[f"{which}_k"] is None else whole_units(row[f"{which}_k"])
+                    for which in both
+                }
                 | {"times fewer": _short(row["multiplier"])}
                 | {"from": _short(row["low"]), "to": _short(row["high"])}
+                | {f"{which} right": _short(performance.accuracy) for which, performance in both.items()}
             )
     return pa.Table.from_pylist(rows)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from .options import (
+    Crossing,
     Effect,
     Greedy,
     K,
@@ -32,19 +33,26 @@ def curve(
         typer.Option("--runs", help="SPARSE DENSE, once a panel; by default all pairs of the store."),
     ] = None,
     level: Level = "edge",
-    ranking: Annotated[str, typer.Option(help="prompt (each ranks its own units) or task.")] = "prompt",
+    ranking: Annotated[
+        str, typer.Option(help="prompt (each ranks its own units), task, or signed (most helpful first).")
+    ] = "prompt",
     ablation: Annotated[
         str | None, typer.Option(help="corrupt, zero or mean; by default that of the scores.")
     ] = None,
     threshold: Annotated[
         float, typer.Option(help="The explained effect at which models are compared.")
     ] = 0.9,
+    crossing: Crossing = "sustained",
     attributed: Annotated[
         bool, typer.Option("--attributed", help="Also the share of |score| in the same units, dotted.")
     ] = False,
     random: Annotated[
         bool, typer.Option("--random/--no-random", help="The random ranking, in grey, or not.")
     ] = True,
+    width: Annotated[
+        float | None,
+        typer.Option(help="In points; by default a column's, or a paper's text for many panels."),
+    ] = None,
     label: Label = None,
 ) -> None:
     """Draw explained-effect curves, sparse against dense, a panel a task.
@@ -58,16 +66,17 @@ def curve(
     --label tiny=Dense --label tiny-sparse=Sparse
     """
     from ..data import LEVELS
-    from ..graphs import one_of
+    from ..graphs import RANKINGS, one_of
     from ..queries import View
     from ..viz import CURVE_ENDINGS, check_ending, curve_figure, save_curves
 
     check_ending(out, CURVE_ENDINGS)
     view = View(
         level=one_of("level", level, LEVELS),
-        ranking=one_of("ranking", ranking, ("prompt", "task")),
+        ranking=one_of("ranking", ranking, ("prompt", *RANKINGS)),
         ablation=ablation and one_of("ablation", ablation, ("corrupt", "zero", "mean")),
         threshold=threshold,
+        crossing=crossing,
     )
     catalog, connection = open_store(store)
     drawn = curve_figure(
@@ -78,9 +87,12 @@ def curve(
         labels=named(label or []),
         attributed=attributed,
         random=random,
+        width=width,
     )
     save_curves(drawn.figure, out)
     _caption(drawn.caption, out)
+    for doubt in drawn.doubts:
+        say(f"wirescope: {doubt}")
 
 
 def diagram(
@@ -93,6 +105,7 @@ def diagram(
     mass: Mass = None,
     threshold: Threshold = None,
     effect: Effect = None,
+    crossing: Crossing = "sustained",
     greedy: Greedy = False,
     signed: Signed = False,
     level: Level = "edge",
@@ -136,7 +149,14 @@ def diagram(
 
     viz.check_ending(out, viz.DIAGRAM_ENDINGS)
     choice = Choice(
-        k=k, mass=mass, threshold=threshold, effect=effect, greedy=greedy, signed=signed, prompt=prompt
+        k=k,
+        mass=mass,
+        threshold=threshold,
+        effect=effect,
+        crossing=crossing,
+        greedy=greedy,
+        signed=signed,
+        prompt=prompt,
     )
     look = viz.Look(
         highlight=tuple(highlight or ()),

@@ -11,6 +11,7 @@ import typer
 
 from .output import emit, needing_torch, say
 from .progress import Bar
+from .stopping import saying
 
 if TYPE_CHECKING:
     from ..extract import Outcome, Planned
@@ -24,7 +25,7 @@ def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> Non
     with needing_torch("Extraction"):
         from ..extract import Settings, extract
     bar = Bar()
-    with stopping(store, bar), bar:
+    with stopping(store), bar:
         outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
     if bar.leads:
         _conclude(outcome, store)
@@ -66,7 +67,7 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
         for what, sizes in rows
         if any(sizes)
     ]
-    emit(pa.Table.from_pylist(table), "table", None)
+    emit(pa.Table.from_pylist(table), "table", None, wide=True)
     if planned.memory is not None:
         say(_room(planned))
 
@@ -92,16 +93,13 @@ def _size(size: float) -> str:
 
 
 @contextmanager
-def stopping(store: Path, bar: Bar) -> Iterator[None]:
-    """Around an extraction and its bar: say what is left of it when it is stopped or fails."""
+def stopping(store: Path) -> Iterator[None]:
+    """Around an extraction: say what is left of it when it is stopped or fails."""
     from ..extract import ExtractionError
 
     try:
-        yield
-    except KeyboardInterrupt:
-        if bar.leads:
-            say(f"\nStopped. What is finished stays in '{store}'; the same command goes on from there.")
-        raise typer.Exit(1) from None
+        with saying(f"Stopped. What is finished stays in '{store}'; the same command goes on from there."):
+            yield
     except ExtractionError as error:
         say(f"wirescope: {error} What is finished is in '{store}'; the same command goes on from there.")
         raise typer.Exit(1) from error
@@ -113,7 +111,7 @@ def _conclude(outcome: "Outcome", store: Path) -> None:
     if done:
         say(f"Run '{outcome.run}' in '{store}': {', '.join(done)}.")
         if outcome.circuits:
-            _say_reach(outcome.run, store)
+            _say_reach(outcome, store)
         say(f"Next: wirescope top --store {store} --run {outcome.run}{_LOOK[outcome.levels[0]]} --k 20")
     else:
         say(f"Run '{outcome.run}' is in '{store}' already, from the same call; nothing was written.")
@@ -125,12 +123,27 @@ def _conclude(outcome: "Outcome", store: Path) -> None:
         )
 
 
-def _say_reach(run: str, store: Path) -> None:
-    """Say how many units it takes, ranked in each way."""
-    from ..queries import ask, open_store
+def _say_reach(outcome: "Outcome", store: Path) -> None:
+    """Say how many units it takes, ranked in each way; not where the model does not do the task."""
+    from ..data import read_catalog
+    from ..queries import ask, curve_doubts, falls_again, open_store, whole_units
 
-    for curve in ask(open_store(store), "reach", run=run).to_pylist():
-        k = "not reached" if curve["k"] is None else f"about {curve['k']:,.0f} of {curve['units']:,}"
+    catalog = read_catalog(store)
+    connection, run = open_store(catalog), catalog.run(outcome.run)
+    doubts = curve_doubts(connection, run, outcome.performance)
+    for (level, ablation), why in doubts.items():
+        if why:
+            say(f"  no size is named for {level}, {ablation}: {', and '.join(why)}")
+    for curve in ask(connection, "reach", run=outcome.run).to_pylist():
+        if doubts[curve["level"], curve["ablation"]]:
+            continue
+        k = (
+            "not reached"
+            if curve["k"] is None
+            else f"about {whole_units(curve['k']):,} of {curve['units']:,}"
+        )
+        if curve["ragged"]:
+            k += f" ({falls_again(curve['threshold'], curve['first_k'], curve['k'])})"
         say(
             f"  {curve['threshold']} of the effect, {curve['level']}, {curve['ablation']}, ranked by "
             f"{curve['ranking']}: {k}"

@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from ..data import Catalog
     from ..queries import Connection
 
+SEEDS = 2**63 - 1
+"""The largest seed: a column of the store holds it."""
 Store = Annotated[Path, typer.Option("--store", "-s", help="The store, a folder.")]
 RunName = Annotated[str, typer.Option("--run", "-r", help="The run; 'wirescope runs' lists them.")]
 K = Annotated[int | None, typer.Option("--k", "-k", help="The K strongest units.")]
 Mass = Annotated[float | None, typer.Option(help="The fewest units with this share of the total |score|.")]
 Threshold = Annotated[float | None, typer.Option(help="All units whose |score| is at least this.")]
 Effect = Annotated[
-    float | None, typer.Option(help="The smallest measured circuit that explains this much of the effect.")
+    float | None,
+    typer.Option(help="The smallest measured circuit from which on this much of the effect is explained."),
+]
+Crossing = Annotated[
+    str,
+    typer.Option(
+        help="Of a curve: sustained (from where on it stays there), or first (where it gets there)."
+    ),
 ]
 Greedy = Annotated[bool, typer.Option("--greedy", help="With --k: grow the circuit from the logits.")]
 Signed = Annotated[bool, typer.Option("--signed", help="Rank by how much a unit helps, not by |score|.")]
@@ -53,42 +62,51 @@ Form = Annotated[
 ]
 
 
+Wide = Annotated[bool, typer.Option("--wide", help="On a terminal, all columns, whole.")]
+
+
 def open_store(store: Path) -> tuple["Catalog", "DuckDBPyConnection"]:
     """The runs of a store and a connection to it; what cannot be read is said, and left out."""
     from .. import queries
+    from ..data import read_catalog
 
-    catalog = _looked_at(store)
-    return catalog, queries.open_store(catalog)
+    catalog, connection = queries.open_catalog(read_catalog(store))
+    _say_what_is_left_out(catalog)
+    return catalog, connection
 
 
-def open_engine(store: Path, engine: str, *, memory: str | None, master: str | None) -> "Connection":
+def open_engine(
+    store: Path, engine: str, *, memory: str | None, timeout: float | None, master: str | None
+) -> "Connection":
     """A connection to a store by one of the engines."""
     from .. import queries
+    from ..data import read_catalog
     from ..graphs import InputError, one_of
 
+    connection: Connection
     if one_of("engine", engine, ("duckdb", "spark")) == "duckdb":
         if master is not None:
             raise InputError("--spark-master is for --engine spark.")
-        return queries.open_store(_looked_at(store), memory=memory)
-    if memory is not None:
+        catalog, connection = queries.open_catalog(read_catalog(store), memory=memory)
+    elif memory is not None:
         raise InputError("--memory is DuckDB's; what Spark may take is configured, as spark.driver.memory.")
-    catalog = _looked_at(store)
-    return queries.open_spark(catalog, queries.start_spark(master))
+    else:
+        looked_at = read_catalog(store)
+        connection = spark = queries.open_spark(looked_at, queries.start_spark(master))
+        catalog = spark.catalog
+    _say_what_is_left_out(catalog)
+    return queries.limited(connection, timeout=timeout)
 
 
-def _looked_at(store: Path) -> "Catalog":
-    """The runs of a store; what cannot be read is said, and left out."""
-    from ..data import read_catalog
+def _say_what_is_left_out(catalog: "Catalog") -> None:
     from ..graphs import StoreError
 
-    catalog = read_catalog(store)
     for message in catalog.broken.values():
         say(f"wirescope: left out: {message}")
     if catalog.unfinished:
         say(f"wirescope: left out, not finished: {', '.join(catalog.unfinished)}")
     if catalog.broken and not catalog.runs:
-        raise StoreError(f"No run of the store '{store}' can be read.")
-    return catalog
+        raise StoreError(f"No run of the store '{catalog.path}' can be read.")
 
 
 def named(given: list[str]) -> dict[str, str]:

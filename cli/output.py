@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +16,29 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "parquet")
 _ROWS_ON_A_SCREEN = 1000
+_LEAST_OF_FIRST, _LEAST, _BETWEEN, _NAMED = 40, 12, 3, 6
+"""Letters that are left of a text that is cut, in the first column and in others; blanks between columns; and how many
+columns that are left out are named."""
+_LONGEST = 4000
+"""Letters of a message."""
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it: controls, turns of the direction of writing, and what is no letter."""
 
 
 def emit(
-    rows: "pa.Table", form: str | None, out: Path | None, *, about: dict[str, Any] | None = None
+    rows: "pa.Table",
+    form: str | None,
+    out: Path | None,
+    *,
+    about: dict[str, Any] | None = None,
+    wide: bool = False,
+    first: Sequence[str] = (),
 ) -> None:
     """Write a table; without a format, the ending of the file decides, and then `table`.
 
     JSON is a list of rows or, with facts about the table, an object of these and its ``"units"``. On a screen, a
-    very long table is cut.
+    very long table is cut, and so is a wide one unless `wide` says otherwise: the columns that are named `first`, and
+    then those on the left, are shown before others.
     """
     from ..graphs import InputError
 
@@ -33,6 +49,9 @@ def emit(
     if form == "table" and on_screen and rows.num_rows > _ROWS_ON_A_SCREEN:
         say(f"The first {_ROWS_ON_A_SCREEN:,} of {rows.num_rows:,} rows; --out or a pipe gets all.")
         rows = rows.slice(0, _ROWS_ON_A_SCREEN)
+    if form == "table" and on_screen and not wide:
+        put(_fitting(rows, shutil.get_terminal_size().columns, first).encode(), out)
+        return
     put(encoded(rows, form, about=about), out)
 
 
@@ -77,7 +96,21 @@ def _print(content: memoryview) -> None:
 def say(message: str) -> None:
     """Words, for standard error."""
     if sys.stderr is not None:
-        sys.stderr.write(message + "\n")
+        sys.stderr.write(shown(message) + "\n")
+
+
+def shown(text: str) -> str:
+    r"""Text for a terminal: what it would obey is spelled out, and the middle of a very long one left out.
+
+    >>> shown("a" + chr(27) + "[2J")
+    'a\\x1b[2J'
+    >>> len(shown("a" * 100_000)) < 5_000
+    True
+    """
+    if len(text) > _LONGEST:
+        left = len(text) - _LONGEST
+        text = f"{text[: 3 * _LONGEST // 4]} ... ({left:,} letters left out) ... {text[-_LONGEST // 4 :]}"
+    return _UNSEEN.sub(_spelled, text)
 
 
 @contextmanager
@@ -97,8 +130,51 @@ def needing_torch(what: str) -> Iterator[None]:
         ) from error
 
 
-def _text(rows: "pa.Table") -> str:
+def _fitting(rows: "pa.Table", width: int, first: Sequence[str]) -> str:
+    """A table that fits a terminal: texts are cut (…), and columns that still find no room are left out and named."""
+    from rich.cells import cell_len
+
+    natural, least = {}, {}
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        natural[field.name] = max(cell_len(_cell(value)) for value in (field.name, *column.to_pylist()))
+        letters = max(
+            cell_len(_cell(field.name)), _LEAST if natural.keys() - {field.name} else _LEAST_OF_FIRST
+        )
+        least[field.name] = (
+            natural[field.name] if _is_number(field.type) else min(natural[field.name], letters)
+        )
+    shown: list[str] = []
+    for name in [*(name for name in first if name in natural), *natural]:
+        if name not in shown and _total([least[other] for other in (*shown, name)]) <= width:
+            shown.append(name)
+    shown = [name for name in natural if name in shown] or [next(iter(natural))]
+    widths = {name: least[name] for name in shown}
+    order = [name for name in dict.fromkeys((*first, *shown)) if name in shown]
+    for name in order:  # what room is left goes to those that come first
+        widths[name] = min(natural[name], max(least[name], least[name] + width - _total(widths.values())))
+    left_out = [name for name in natural if name not in shown]
+    if left_out or any(widths[name] < natural[name] for name in shown):
+        names = ", ".join(left_out[:_NAMED]) + (", ..." if len(left_out) > _NAMED else "")
+        named = f" without {len(left_out)} of {len(natural)} ({names})" if left_out else ""
+        say(
+            f"The table is cut to the width of the terminal{named}: --wide, --format csv or a pipe gives all."
+        )
+    return _text(rows.select(shown), widths)
+
+
+def _total(widths: Collection[int]) -> int:
+    """How wide a table of columns is."""
+    return sum(widths) + _BETWEEN * (len(widths) - 1)
+
+
+def _is_number(kind: "pa.DataType") -> bool:
     import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _text(rows: "pa.Table", widths: Mapping[str, int] | None = None) -> str:
+    """A table, its columns as wide as they need, or no wider than this."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -106,8 +182,13 @@ def _text(rows: "pa.Table") -> str:
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for field in rows.schema:
-        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(Text(_cell(field.name)), justify="right" if numeric else "left", no_wrap=True)
+        table.add_column(
+            Text(_cell(field.name)),
+            justify="right" if _is_number(field.type) else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=widths[field.name] if widths else None,
+        )
     for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         table.add_row(*(Text(_cell(value)) for value in values))
     text = io.StringIO()
@@ -121,8 +202,12 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value + 0.0:.6g}"  # no minus before a zero
     if isinstance(value, list):
-        return ", ".join(_cell(item) for item in value)
-    return " ".join(str(value).splitlines())
+        return ", ".join(f"[{_cell(item)}]" if isinstance(item, list) else _cell(item) for item in value)
+    return _UNSEEN.sub(_spelled, " ".join(str(value).splitlines()).replace("\t", "\\t"))
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
 
 
 def _csv(rows: "pa.Table") -> bytes:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from .output import say
+from .output import say, shown
 
 
 class Bar:
@@ -64,9 +64,9 @@ class Bar:
         if self._progress.disable:
             say(message)
         else:
-            self._progress.console.print(message, markup=False, highlight=False, soft_wrap=True)
+            self._progress.console.print(shown(message), markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
         """Say how it stands, behind the bar."""
         if self._task is not None:
-            self._progress.update(self._task, status=text)
+            self._progress.update(self._task, status=shown(text))

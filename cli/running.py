@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Store
+from .options import SEEDS, Store
 from .output import needing_torch, say
 
 _TASK, _SCORES, _CIRCUITS = "On what", "Scores", "Circuits to measure"
@@ -20,7 +20,12 @@ def extract(
     store: Store,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", "-p", help="Prompt pairs, a JSON object a line.", rich_help_panel=_TASK),
+        typer.Option(
+            "--prompts",
+            "-p",
+            help="Prompt pairs: .jsonl, .json, .csv, or - for standard input.",
+            rich_help_panel=_TASK,
+        ),
     ] = None,
     task: Annotated[
         str | None,
@@ -45,6 +50,14 @@ def extract(
     metric: Annotated[
         str, typer.Option(help="logit_diff, prob_diff or kl.", rich_help_panel=_SCORES)
     ] = "logit_diff",
+    first_token: Annotated[
+        bool,
+        typer.Option(
+            "--first-token",
+            help="Of answers of several tokens, take the first.",
+            rich_help_panel=_SCORES,
+        ),
+    ] = False,
     ablation: Annotated[
         str, typer.Option(help="corrupt, zero or mean.", rich_help_panel=_SCORES)
     ] = "corrupt",
@@ -55,13 +68,15 @@ def extract(
     ranking: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of the circuits to measure: prompt, task; both by default.", rich_help_panel=_CIRCUITS
+            help="Of the circuits to measure: prompt and task (the default), or signed.",
+            rich_help_panel=_CIRCUITS,
         ),
     ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Of the circuits: 1,10,100; by default from 1 to everything.", rich_help_panel=_CIRCUITS
+            help="Of the circuits: 1,10,100, or mib, that benchmark's; by default from 1 to everything.",
+            rich_help_panel=_CIRCUITS,
         ),
     ] = None,
     split: Annotated[
@@ -80,7 +95,15 @@ def extract(
     limit: Annotated[
         int | None, typer.Option(help="So many prompts; 100 of a task by default.", rich_help_panel=_TASK)
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the task's prompts.", rich_help_panel=_TASK)] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Of the task's prompts.", rich_help_panel=_TASK)
+    ] = 0,
+    only_correct: Annotated[
+        bool,
+        typer.Option(
+            "--only-correct", help="Those prompts alone that the model gets right.", rich_help_panel=_TASK
+        ),
+    ] = False,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -140,7 +163,8 @@ def extract(
 
     Prompts are pairs, clean and corrupted, with right and wrong answers:
     {"clean": "...", "corrupted": "...", "correct": [" Mary"], "wrong":
-    [" John"]}, or token ids under clean_ids, corrupted_ids, ...
+    [" John"]}, or token ids under clean_ids, corrupted_ids, ... The metric
+    takes answers of several tokens whole; kl needs none.
 
     Given again, an interrupted command goes on; given with other --sizes,
     --ranking or --ablation, it adds curves and scores nothing again. On
@@ -155,17 +179,21 @@ def extract(
     from ..graphs import InputError
     from .extracting import run_extract, run_plan
 
-    try:
-        numbers = None if sizes is None else tuple(sorted({int(size) for size in sizes.split(",")}))
-    except ValueError as error:
-        raise InputError(f"--sizes {sizes} is not a list of numbers: write 1,10,100.") from error
+    numbers: tuple[int, ...] | str | None = sizes
+    if sizes not in (None, "mib"):
+        try:
+            numbers = tuple(sorted({int(size) for size in sizes.split(",")}))
+        except ValueError as error:
+            raise InputError(f"--sizes {sizes} is not a list of numbers: write 1,10,100, or mib.") from error
     settings = {
         "levels": tuple(dict.fromkeys(level or ["edge"])),
         "method": method,
         "steps": steps,
         "metric": metric,
+        "first_token": first_token,
         "ablation": ablation,
         "merged": not split_qkv,
+        "only_correct": only_correct,
         "curves": curves,
         "rankings": tuple(dict.fromkeys(ranking or ["prompt", "task"])),
         "sizes": numbers,
@@ -218,7 +246,7 @@ def sparsify(
         int | None, typer.Option(help="Train adapters of this rank, not all weights (needs peft).")
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")

@@ -7,6 +7,7 @@ import typer
 
 from .output import encoded, needing_torch, put, say
 from .progress import Bar
+from .stopping import saying
 
 if TYPE_CHECKING:
     from ..extract.sparsify import Report
@@ -20,12 +21,9 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
         from ..extract.training import Recipe
     bar = Bar()
     try:
-        with bar:
+        stopped = f"Stopped. What was done is in '{out}.partial'; the same command goes on from there."
+        with bar, saying(stopped):
             report = sparsify(recipe=Recipe(**recipe), out=out, listener=bar, **options)
-    except KeyboardInterrupt:
-        if bar.leads:
-            say(f"\nStopped. What was done is in '{out}.partial'; the same command goes on from there.")
-        raise typer.Exit(1) from None
     except ExtractionError as error:
         say(f"wirescope: {error}")
         raise typer.Exit(1) from error
@@ -41,7 +39,7 @@ def _conclude(report: "Report", out: Path) -> None:
         for kind, (dense, sparse) in report.losses.items()
     ]
     for task, (dense, sparse) in report.tasks.items():
-        for measure in ("accuracy", "prob_diff"):
+        for measure in ("accuracy", "top1", "prob_diff"):
             values = {"dense": getattr(dense, measure), "sparse": getattr(sparse, measure)}
             rows.append({"measure": f"{measure}, {task}", **values, "at_most": None})
     rows.append({"measure": "open gates", "dense": 1.0, "sparse": report.open_gates, "at_most": None})

@@ -7,6 +7,7 @@ curves given by hand. Fixtures that return a path are shared by all tests: read 
 import contextlib
 import io
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 from wirescope.cli import main
-from wirescope.data import EMBEDDED, Run, import_circuit, parts, read_circuit, write_run
+from wirescope.data import EMBEDDED, Run, import_circuit, parts, read_circuit, schema_of, write_run
 from wirescope.graphs import Shape, Wiring
+
+# what a script starts behind it is born deaf to SIGINT, and so are its children: tests send it, and have to be heard
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("wirescope", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("wirescope")
@@ -154,8 +158,12 @@ def _prompts() -> pa.Table:
             "corrupted_ids": [[1, 2, 4]] * 4,
             "correct_ids": [[5]] * 4,
             "wrong_ids": [[6]] * 4,
+            "correct_answers": [[[5]]] * 4,
+            "wrong_answers": [[[6, 7]]] * 4,
             "metric_clean": [2.0] * 4,
-            "metric_corrupted": [-1.0] * 4,
+            "metric_corrupted": [-1.0, -1.5, -0.5, 0.0],
+            "is_right": [True, True, True, False],
+            "answer_rank": [1, 2, 1, 7],
         }
     )
 
@@ -214,7 +222,7 @@ def _effects(curve: tuple[float, ...]) -> pa.Table:
 
 
 def _as_version_1(store: Path, run: str) -> None:
-    """Rewrite a run as the first version of the schema wrote it: no column of tokens, no checksums of parts."""
+    """Rewrite a run as the first version of the schema wrote it: no columns that came later, no checksums of parts."""
     record = store / f"runs/run={run}/run.json"
     content = json.loads(record.read_text()) | {"schema_version": 1}
     for part in (part for some in content["parts"].values() for part in some):
@@ -222,7 +230,7 @@ def _as_version_1(store: Path, run: str) -> None:
     for part in content["parts"]["prompts"]:
         file = store / part["file"]
         pq.write_table(
-            pq.read_table(file, partitioning=None).drop(["clean_tokens"]),
+            pq.read_table(file, partitioning=None).select(schema_of("prompts", 1).names),
             file,
             store_schema=False,
             write_page_checksum=True,

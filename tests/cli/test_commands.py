@@ -1,29 +1,42 @@
 """The commands as a user calls them, in this process; what is printed where, and what comes of it."""
 
+import contextlib
 import csv
 import gzip
 import io
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpus import CONTEXT, make_tokenizer
 from wirescope.cli import demo
 from wirescope.cli.app import EXPORTS
-from wirescope.data import EMBEDDED, LEVELS, MAIN_TASKS, TASKS, read_catalog, read_circuit, read_pairs
+from wirescope.data import (
+    EMBEDDED,
+    LEVELS,
+    MAIN_TASKS,
+    TASKS,
+    read_catalog,
+    read_circuit,
+    read_pairs,
+    write_run,
+)
 from wirescope.extract import read_pt
-from wirescope.graphs import from_networkx, top_k
-from wirescope.queries import QUESTIONS, parameters
+from wirescope.graphs import Wiring, from_networkx, greedy, ranking, top_k
+from wirescope.queries import QUESTIONS, open_store, parameters, select
 
 IOI = "gpt2-small-ioi"
 
@@ -64,11 +77,12 @@ def test_import_then_ask(cli, tmp_path):
 def test_top_says_requested_and_kept(cli, ioi_store):
     result = cli("top", "--store", ioi_store, "--run", IOI, "--k", 64, "--format", "json")
     answer = json.loads(result.out)
-    assert (answer["requested"], answer["kept"], len(answer["units"])) == (64, 45, 45)
+    assert (answer["requested"], answer["kept"], len(answer["units"])) == (64, 45, 64)
+    assert sum(unit["kept"] for unit in answer["units"]) == 45
+    assert [unit["position"] for unit in answer["units"]] == list(range(1, 65))
     assert answer["units"][0]["name"] == "a9.h9->logits"
     assert answer["units"][0]["position"] == 1
-    assert max(unit["position"] for unit in answer["units"]) <= 64
-    assert "64 units requested at the level edge, 45 kept." in result.err
+    assert "64 units requested at the level edge, 45 kept; ranked by |published score|." in result.err
 
 
 @pytest.mark.parametrize(
@@ -89,8 +103,34 @@ def test_the_ways_to_choose_a_circuit(cli, ioi_store, options, requested, kept):
 def test_an_empty_circuit_comes_with_advice(cli, ioi_store):
     result = cli("top", "-s", ioi_store, "-r", IOI, "-k", 3, "-f", "csv")
     assert result.status == 0
-    assert rows(result.out) == []
+    assert [row["name"] for row in rows(result.out)] == ["a9.h9->logits", "input->m0", "a10.h7->logits"]
+    assert {row["kept"] for row in rows(result.out)} == {"false"}
     assert "No path of these edges runs from input to logits: ask for more, or --greedy." in result.err
+
+
+def test_the_units_of_a_grown_circuit_are_listed_with_their_places_in_the_ranking(cli, ioi_store, published):
+    answer = json.loads(cli("top", "-s", ioi_store, "-r", IOI, "-k", 200, "--greedy", "-f", "json").out)
+    units = answer["units"]
+    assert (len(units), sum(unit["kept"] for unit in units)) == (200, 190)
+    order = ranking(published.scores)
+    assert [order[unit["position"] - 1] for unit in units] == [unit["edge_id"] for unit in units]
+    circuit = greedy(published.wiring, published.scores, 200)
+    assert {unit["edge_id"] for unit in units if unit["kept"]} == set(circuit.edges.tolist())
+
+
+def test_top_lists_twenty_units_or_all_unless_told(cli, toy):
+    top = ("top", "-s", toy.path, "-r", "dense-ioi", "-f", "json")
+    for options, count in (
+        ([], 20),
+        (["--signed"], 20),
+        (["--level", "head"], 4),
+        (["--level", "attention", "--prompt", 1], 20),
+        (["--prompt", 1], 20),
+        (["--greedy"], 20),
+    ):
+        found = json.loads(cli(*top, *options).out)
+        assert (found["requested"], len(found["units"])) == (count, count), options
+        assert found["kept"] == sum(unit["kept"] for unit in found["units"])
 
 
 def test_top_at_the_other_levels(cli, toy):
@@ -111,6 +151,60 @@ def test_effect_takes_the_smallest_measured_circuit(cli, toy):
     never = cli("top", "-s", toy.path, "-r", "dense-ioi", "--effect", 1.5)
     assert never.status == 2
     assert "never explains 1.5" in never.err
+
+
+def add_run(store, curve: dict[int, float], **kind: str) -> None:
+    """A run `ragged` with the scores of the toy's sparse one and this measured curve."""
+    record = replace(read_catalog(store).run("dense-ioi"), run="ragged", parts={}, finished=None)
+    connection = open_store(store)
+    effects = [
+        {"level": "edge", "ranking": "task", "ablation": "corrupt", "prompt_id": p, "requested": k, "kept": k}
+        | {"metric": explained, "m_all": 1.0, "m_none": 0.0}
+        | kind
+        for k, explained in curve.items()
+        for p in range(4)
+    ]
+    with write_run(store, record) as writer:
+        writer.write_wiring(Wiring(record.shape))
+        for table in ("prompts", "edge_scores", "head_scores"):
+            writer.write(
+                table, select(connection, f"select * exclude (run) from {table} where run = 'sparse-ioi'")
+            )
+        writer.write("effects", pa.Table.from_pylist(effects))
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, {"ranking": "signed"}, {"level": "head"}, {"level": "head", "ranking": "signed"}]
+)
+def test_effect_takes_the_size_from_which_on_the_curve_stays_there(cli, toy_copy, tmp_path, kind):
+    sizes = (1, 2, 3, 4) if kind.get("level") else (1, 4, 30, 46)
+    add_run(toy_copy.path, dict(zip(sizes, (0.95, 0.5, 0.92, 1.0), strict=True)), **kind)
+    which = ["--effect", 0.9, *(["--signed"] if "ranking" in kind else [])]
+    store = ["-s", toy_copy.path]
+    level = ["--level", kind.get("level", "edge")]
+    for crossing, size in (("sustained", sizes[2]), ("first", sizes[0])):
+        found = cli("top", *store, "-r", "ragged", *which, *level, "--crossing", crossing, "-f", "json")
+        assert json.loads(found.out)["requested"] == size
+        said = f"the curve falls below 0.9 again after {sizes[0]}, and stays there from {sizes[2]} on."
+        assert said in found.err
+        found = cli("stats", *store, "--runs", "ragged", *which, *level, "--crossing", crossing, "-f", "csv")
+        assert int(float(rows(found.out)[0]["ragged"])) == size
+        assert said in found.err
+    if not kind:
+        written = cli("export", *store, "-r", "ragged", *which, "--to", "csv", "-o", tmp_path / "x")
+        assert "again after 1, and stays" in written.err
+        assert cli("diagram", *store, "--runs", "ragged", *which, "-o", tmp_path / "x.svg").status == 0
+        assert "again after 1, and stays" in (tmp_path / "x.caption.txt").read_text()
+
+
+def test_effect_refuses_a_curve_that_ends_below(cli, toy_copy):
+    add_run(toy_copy.path, {1: 0.1, 4: 0.95, 46: 0.8})
+    top = ("top", "-s", toy_copy.path, "-r", "ragged", "--effect", 0.9)
+    refused = cli(*top)
+    assert refused.status == 2
+    said = "0.9 of the effect at 4, but falls below that again and ends at 0.8: --crossing first takes the 4"
+    assert said in refused.err
+    assert json.loads(cli(*top, "--crossing", "first", "-f", "json").out)["requested"] == 4
 
 
 def test_stats_side_by_side(cli, toy):
@@ -176,7 +270,7 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert np.array_equal(np.flatnonzero(again.scores), circuit.edges)
     elif to == "auto-circuit":
         again = read_circuit(out, shape=circuit.wiring.shape)
-        assert np.array_equal(again.scores[circuit.edges], circuit.scores)
+        assert np.array_equal(again.scores[circuit.edges], -circuit.scores)  # of a loss
         assert (again.listed, int((again.scores != 0).sum())) == (179, 179)
     elif to == "node-link":
         assert from_networkx(nx.node_link_graph(json.loads(out.read_text()), edges="edges")) == circuit
@@ -190,7 +284,7 @@ def test_export_writes_what_its_reader_reads(cli, ioi_store, tmp_path, published
         assert set(pq.read_table(out)["name"].to_pylist()) == names
     else:
         again = read_circuit(out)
-        assert np.array_equal(again.scores, published.scores)
+        assert np.array_equal(again.scores, -published.scores)  # of a loss
         assert set(again.wiring.edge_names(np.flatnonzero(again.in_graph)).to_pylist()) == names
 
 
@@ -211,9 +305,9 @@ def test_a_part_of_a_circuit_is_imported_with_the_shape_of_its_model(cli, tmp_pa
     assert "3 edges of a model of 12 layers x 12 heads; the other 32,488 have score 0." in cli(*call).err
     top = cli("top", "-s", tmp_path / "s", "-r", "ioi", "--mass", 1, "-f", "csv")
     assert [(row["name"], float(row["score"])) for row in rows(top.out)] == [
-        ("a11.h10->logits", 1),
-        ("input->a9.h9<v>", 0.5),
-        ("a9.h9->a11.h10<q>", -0.25),
+        ("a11.h10->logits", -1),
+        ("input->a9.h9<v>", -0.5),
+        ("a9.h9->a11.h10<q>", 0.25),
     ]
     out = tmp_path / "mib.json"
     said = cli("export", "-s", tmp_path / "s", "-r", "ioi", "-k", 3, "--to", "mib", "-o", out).err
@@ -383,7 +477,7 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     assert full["dense_run"] == "tiny-docstring"
     assert float(full["dense_k"]) / float(full["sparse_k"]) == pytest.approx(float(full["multiplier"]))
     shown = next(line.split() for line in table if line.startswith("docstring"))
-    assert float(shown[3]) == pytest.approx(float(full["dense_k"]), rel=5e-3)
+    assert float(shown[3]) == math.ceil(float(full["dense_k"]))  # as many whole units as suffice
     assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "matplotlib", None)
@@ -517,12 +611,53 @@ def test_help_reads_well_at_80_columns(cli, command, monkeypatch):
         (["--engine", "spark", "--memory", "4GB"], "--memory is DuckDB's; what Spark may take is configured"),
         (["--spark-master", "local"], "--spark-master is for --engine spark."),
         (["--memory", "lots"], "'lots' is no amount of memory: write a number and a unit, as 4GB or 500MB."),
+        (["--timeout", "0"], "The timeout is 0; it must be a number of seconds, more than 0."),
     ],
 )
 def test_options_of_an_engine_that_make_no_sense_are_refused(cli, toy, options, message):
     result = cli("sql", "-s", toy.path, "runs", *options)
     assert (result.status, result.out) == (2, "")
     assert message in result.err
+
+
+RUNAWAY = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) as m from t"
+
+
+def test_a_runaway_query_is_given_up_with_a_sentence(cli, toy):
+    result = cli("sql", "-s", toy.path, RUNAWAY, "--timeout", "0.5")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == (
+        "wirescope: The query was given up after 0.5 seconds; ask for less, or allow more with --timeout.\n"
+    )
+
+
+def test_a_runaway_query_ends_at_the_first_interrupt(toy):
+    script = f"""
+import os, signal, threading, wirescope.cli, wirescope.queries
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+wirescope.cli.main(["sql", "-s", {str(toy.path)!r}, {RUNAWAY!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_goes_while_the_store_is_opened_is_said_and_left_out(cli, toy_copy, monkeypatch):
+    from wirescope import data
+
+    def read_catalog(store):
+        catalog = data.store.read_catalog(store)
+        for part in (toy_copy.path / "edges" / "run=dense-ioi").iterdir():
+            part.unlink()
+        return catalog
+
+    monkeypatch.setattr(data, "read_catalog", read_catalog)
+    result = cli("sql", "-s", toy_copy.path, "select distinct run from edges order by run", "-f", "csv")
+    assert result.status == 0
+    assert "wirescope: left out: The run 'dense-ioi' cannot be read: " in result.err
+    assert "dense-ioi" not in result.out
+    assert "sparse-ioi" in result.out
 
 
 def test_spark_without_java_says_what_it_needs(toy):
@@ -543,3 +678,46 @@ def test_extract_is_installed_under_its_own_name():
     )
     assert said.returncode == 2
     assert "'hed' is not a level: choose from edge, head, attention. Did you mean 'head'?" in said.stderr
+
+
+def on_a_terminal(columns: int, *arguments: object) -> list[str]:
+    """What a command shows on a pseudo-terminal, words and data, line by line."""
+    import pty
+    import termios
+
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "wirescope.cli", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # which is how a terminal ends on Linux
+            while some := os.read(master, 4096):
+                shown += some
+    os.close(master)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n").splitlines()
+
+
+def test_tables_fit_the_terminal(toy):
+    note, *table = on_a_terminal(80, "runs", "-s", toy.path)
+    assert "cut to the width of the terminal without" in note
+    assert "--wide" in note
+    assert max(map(len, table)) <= 80
+    for column in ("run", "task", "prompts", "accuracy", "effect", "effect_stderr"):
+        assert column in table[0].split()
+    assert [line.split()[0] for line in table[2:]] == ["dense-ioi", "sparse-ioi"]
+    note, *table = on_a_terminal(
+        80, "sql", "-s", toy.path, f"select run, '{'long ' * 30}' as text, 1.5 as x from runs"
+    )
+    assert max(map(len, table)) == 80
+    assert all("…" in line and line.endswith("1.5") for line in table[2:])
+
+
+def test_wide_tables_and_pipes_are_whole(toy, cli):
+    shown = on_a_terminal(80, "sql", "-s", toy.path, "runs", "--wide")
+    piped = cli("sql", "-s", toy.path, "runs").out.splitlines()
+    assert shown == piped
+    assert max(map(len, piped)) > 300
+    assert "…" not in "".join(piped)

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from pypdf import PdfReader
 from wirescope.data import read_catalog, write_run
 from wirescope.graphs import Wiring
 
@@ -13,9 +14,17 @@ CALLS = {
     f"curve {PAIR} -o {{tmp}}/x.jpg": "'jpg' is not a file ending of this figure: choose from pdf, svg, png.",
     f"curve {PAIR} -o {{tmp}}/x": "'' is not a file ending of this figure",
     f"curve {PAIR} --level heads -o {{tmp}}/x.pdf": "'heads' is not a level",
-    f"curve {PAIR} --ranking tusk -o {{tmp}}/x.pdf": "'tusk' is not a ranking: choose from prompt, task. Did you mean",
+    f"curve {PAIR} --ranking tusk -o {{tmp}}/x.pdf": (
+        "'tusk' is not a ranking: choose from prompt, task, signed. Did you mean"
+    ),
     f"curve {PAIR} --ablation no -o {{tmp}}/x.pdf": "'no' is not an ablation: choose from corrupt, zero, mean.",
-    f"curve {PAIR} --threshold 0 -o {{tmp}}/x.pdf": "The threshold is an explained effect above 0, not 0.0.",
+    f"curve {PAIR} --threshold 0 -o {{tmp}}/x.pdf": (
+        "The threshold is an explained effect above 0 and at most 1.5, where 1 is all of it, not 0."
+    ),
+    f"curve {PAIR} --threshold 90 -o {{tmp}}/x.pdf": "all of it, not 90. Did you mean 0.9?",
+    f"curve {PAIR} --threshold nan -o {{tmp}}/x.pdf": "all of it, not nan.",
+    f"curve {PAIR} --width 10 -o {{tmp}}/x.pdf": "at least 144 points wide, not 10 (--width).",
+    f"diagram {PAIR} --effect 85 -o {{tmp}}/x.pdf": "not 85. Did you mean 0.85?",
     f"curve {PAIR} --label toy -o {{tmp}}/x.pdf": "'toy' does not say once which value is what: write name=value.",
     f"curve {PAIR} --level attention --ranking task -o {{tmp}}/x.pdf": "choose --ranking prompt.",
     f"curve {PAIR} --level attention -o {{tmp}}/x.pdf": (
@@ -31,7 +40,7 @@ CALLS = {
     f"diagram {PAIR} -o {{tmp}}/x.pdf": "exactly one of k, mass, threshold and effect.",
     f"diagram {PAIR} -k 99 -o {{tmp}}/x.pdf": "k is 99, but the wiring of 2 layers x 2 heads has 46 edges",
     f"diagram {PAIR} -k 1 -o {{tmp}}/x.pdf": "is empty: of the 1 edges requested, none lies on a path",
-    f"diagram {PAIR} --effect 3 -o {{tmp}}/x.pdf": "never explains 3.0 of the effect.",
+    f"diagram {PAIR} --effect 1.4 -o {{tmp}}/x.pdf": "never explains 1.4 of the effect.",
     f"diagram {PAIR} -k 9 --level heads -o {{tmp}}/x.pdf": "'heads' is not a level",
     f"diagram {PAIR} -k 9 --direction left -o {{tmp}}/x.pdf": "'left' is not a direction: choose from down, up.",
     f"diagram {PAIR} -k 9 --limit 0 -o {{tmp}}/x.pdf": "draws at least one edge, not 0 (--limit).",
@@ -84,7 +93,7 @@ def test_curve_writes_the_figure_and_the_facts_beside_it(cli, toy, tmp_path, end
     assert (result.status, result.out) == (0, "")
     assert result.err == f"'{out}', and the facts for its caption in '{tmp_path / 'ioi.caption.txt'}'.\n"
     said = (tmp_path / "ioi.caption.txt").read_text()
-    assert "Dense: run dense-ioi, 4 prompts." in said
+    assert "Dense: run dense-ioi, 4 prompts; accuracy 0.75, top-1 0.5; logit_diff 2 clean" in said
     assert "Dotted: the share of the total |score|" in said
     assert out.stat().st_size > 1000
 
@@ -162,3 +171,46 @@ def test_the_command_that_an_error_names_adds_the_curve(cli, tmp_path):
     assert cli(*command[1:], "--sizes", "1,10").status == 0
     curve[4] = "tiny-greater-than-head"
     assert cli(*curve, "--level", "head").status == 0
+
+
+@pytest.mark.parametrize("width", [150, 234, 300.5, 468])
+@pytest.mark.parametrize("level", ["edge", "head", "attention"])
+def test_a_diagram_is_at_most_as_wide_as_is_asked_for(cli, toy, tmp_path, width, level):
+    size = ["-k", 40] if level == "edge" else ["-k", 4]
+    prompt = ["--prompt", 0] if level == "attention" else []
+    label = ["--label", "toy=A model with a name that is longer than the picture is wide"]
+    options = [*size, *prompt, *label, "--level", level, "--width", width]
+    assert cli("diagram", "-s", toy.path, *PAIR.split(), *options, "-o", tmp_path / "x.pdf").status == 0
+    (page,) = PdfReader(tmp_path / "x.pdf").pages
+    assert 0.3 * width < float(page.mediabox.width) <= width
+
+
+def test_curve_is_as_wide_as_is_asked_for(cli, toy, tmp_path):
+    assert cli("curve", "-s", toy.path, "--width", 300, "-o", tmp_path / "x.pdf").status == 0
+    (page,) = PdfReader(tmp_path / "x.pdf").pages
+    assert float(page.mediabox.width) == pytest.approx(300, abs=0.5)
+
+
+def test_a_published_circuit_alone_has_an_attributed_curve(cli, ioi_store, tmp_path):
+    out = tmp_path / "x.svg"
+    call = ["curve", "-s", ioi_store, "--runs", "gpt2-small-ioi", "-o", out]
+    refused = cli(*call)
+    assert refused.status == 2
+    assert "it was imported from" in refused.err
+    assert cli(*call, "--attributed").status == 0
+    text = out.read_text()
+    assert 'id="attributed:gpt2-small-ioi"' in text
+    assert 'id="curve:gpt2-small-ioi"' not in text
+    assert "Share of |score|" in text
+    said = (tmp_path / "x.caption.txt").read_text()
+    assert "attributed, not measured. No circuit was run." in said
+    assert "Scores are of an imported circuit (gpt2-small-ioi" in said
+    assert "not known" not in said
+
+
+def test_the_caption_of_a_published_circuit_says_what_is_known(cli, ioi_store, tmp_path):
+    call = ["diagram", "-s", ioi_store, "--runs", "gpt2-small-ioi", "-k", 200, "-o", tmp_path / "x.dot"]
+    assert cli(*call).status == 0
+    said = (tmp_path / "x.caption.txt").read_text()
+    assert "Scores are of an imported circuit (gpt2-small-ioi" in said
+    assert "not known" not in said

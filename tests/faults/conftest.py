@@ -137,6 +137,12 @@ def contents(store: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="session")
+def contents_of() -> Callable[[Path], dict[str, object]]:
+    """All that a store has, to compare with another."""
+    return contents
+
+
+@pytest.fixture(scope="session")
 def same_as(undisturbed) -> Callable[[Path], bool]:
     """Whether a store is, byte for byte, that of an undisturbed extraction."""
     return lambda store: contents(store) == contents(undisturbed)

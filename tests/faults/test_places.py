@@ -117,7 +117,7 @@ def test_what_writes_is_refused_on_a_read_only_store(cli, read_only, command):
     ):
         result = cli(*words)
         assert result.status == 2
-        (said,) = [line for line in result.err.splitlines() if line.startswith("wirescope: ")]
+        said = result.err.splitlines()[-1]
         assert said.startswith(f"wirescope: Cannot write '{read_only}")
         assert said.endswith("Read-only file system.")
         assert "Traceback" not in result.err
