@@ -109,6 +109,8 @@ for arguments in (["import", {str(EMBEDDED)!r}], ["sql", "runs", "--engine", "sp
         main([*arguments, "--store", {str(tmp_path / "s")!r}])
     except SystemExit as exit_:
         print(exit_.code)
+    else:
+        print(0)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["0", "2"]

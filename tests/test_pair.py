@@ -115,6 +115,7 @@ def test_the_embedded_pair_does_the_tasks_and_the_sparse_one_with_few_open_gates
     )
     for task in MAIN_TASKS:
         assert found[f"accuracy, {task}"] > 0.95
+        assert found[f"top1, {task}"] > 0.95
     assert found["prob_diff, greater-than"] >= 0.8
     if name == "tiny-sparse":
         assert found["open gates"] <= 0.02
