@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 from timing import heading, in_turns, peak, row
@@ -89,7 +90,32 @@ def bench_store(folder: Path, prompts: int, rounds: int) -> None:
     times = in_turns([scan, top, largest, means, one_prompt], rounds)
     for name, seconds in zip(names, times, strict=True):
         row(name, f"{seconds:.3f} s", f"{seconds / times[0]:.2f} x scan")
+    bench_confinement(store, connection, rounds)
     bench_looks(folder, store, scan, rounds)
+
+
+def bench_confinement(store: Path, connection: duckdb.DuckDBPyConnection, rounds: int) -> None:
+    """What it costs that a query reaches the parts only through a file system that reads, after a check."""
+    files = str(store / "edge_scores" / "*" / "*.parquet")
+    plain = duckdb.connect()
+    plain.execute(f"create view edge_scores as from read_parquet('{files}', hive_partitioning = true)")
+    queries = {
+        "confined, top 1000 by |mean|": "select edge_id, avg(score) as score from edge_scores "
+        "group by edge_id order by abs(avg(score)) desc, edge_id limit 1000",
+        "confined, top 1000 scores": "select prompt_id, edge_id, score from edge_scores "
+        "order by abs(score) desc limit 1000",
+        "confined, bare scan": "select sum(score) from edge_scores",
+    }
+    for name, query in queries.items():
+
+        def confined(query: str = query) -> None:
+            select(connection, query)
+
+        def bare(query: str = query) -> None:
+            plain.sql(query).to_arrow_table()
+
+        times = in_turns([confined, bare], 3 * rounds)
+        row(name, f"{times[0]:.3f} s", f"{times[0] / times[1]:.2f} x DuckDB on the files")
 
 
 def bench_looks(folder: Path, store: Path, scan: Callable[[], None], rounds: int) -> None:
