@@ -73,17 +73,17 @@ class Bench:
             "attention": AttentionCircuits(self.taps),
         }
 
-    def ablated(self, level: str) -> Ablated:
-        return ablate(self.taps, batch(self.prompts, self.model), (level,), "corrupt", None)
+    def ablated(self, level: str, ablation: str = "corrupt") -> Ablated:
+        return ablate(self.taps, batch(self.prompts, self.model), (level,), ablation, None)
 
     def shuffled(self, level: str) -> list[np.ndarray]:
         return [np.random.default_rng(0).permutation(self.units[level])] * 8
 
-    def curve(self, level: str, orders: Sequence[np.ndarray]) -> Job:
+    def curve(self, level: str, orders: Sequence[np.ndarray], ablation: str = "corrupt") -> Job:
         """A curve as extraction does it, its ablated run included: small circuits first, some rows at a time."""
 
         def job() -> None:
-            ablated, rows = self.ablated(level), []
+            ablated, rows = self.ablated(level, ablation), []
             distinct = {id(order): order for order in orders}
             for k in self.sizes(level):
                 masks = {own: self.circuits[level].top(order, k) for own, order in distinct.items()}
@@ -108,13 +108,18 @@ class Bench:
         bare = bare_model("small", self.layers)
         ids = torch.tensor([prompt.corrupted_ids for prompt in self.prompts])
         scores = Attributor(self.taps, self.wiring, levels=LEVELS, steps=5)(batch(self.prompts, self.model))
+        zero = Attributor(self.taps, self.wiring, levels=("edge",), steps=5, ablation="zero")(
+            batch(self.prompts, self.model)
+        )
+        each, each_zero = ([ranking(s) for s in found.edge] for found in (scores, zero))
         own, published = ranking(scores.edge.mean(0)), read_circuit(EMBEDDED)
         theirs = ranking(published.scores) if published.wiring == self.wiring else own
         edges, heads = len(self.sizes("edge")), len(self.sizes("head"))
         curves: dict[str, tuple[Job, int]] = {
             "edge": (self.curve("edge", [own] * 8), edges),
             "edge, published ranking": (self.curve("edge", [theirs] * 8), edges),
-            "edge, each prompt's ranking": (self.curve("edge", [ranking(s) for s in scores.edge]), edges),
+            "edge, each prompt's ranking": (self.curve("edge", each), edges),
+            "edge, each prompt's ranking, zero": (self.curve("edge", each_zero, "zero"), edges),
             "at most 100 edges": (self.small(own), 1),
             "  published ranking": (self.small(theirs), 1),
             "head": (self.curve("head", [ranking(scores.head.mean(0))] * 8), heads),

@@ -286,7 +286,10 @@ def sparsify(
 def convert(
     file: Annotated[
         Path,
-        typer.Argument(help="A model as .gguf, or a GPT-2 of TransformerLens as .pt or .safetensors."),
+        typer.Argument(
+            help="A model as .gguf, of llama2.c (.bin, .data) or of TransformerLens (.pt, .safetensors); or a twin as "
+            ".npz."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
     vocabulary: Annotated[
@@ -296,29 +299,28 @@ def convert(
         bool, typer.Option("--gated", help="Its attention is gated: a pair counts if its logit is above 0.")
     ] = False,
     base: Annotated[str | None, typer.Option(help="The dense model that a gated one came from.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The tokenizer of a llama2.c model, if it is a file of its own.")
+    ] = None,
 ) -> None:
     """Turn a model file into a folder for extract --model.
 
     A .gguf file holds weights, mostly quantised, and a tokenizer; both go
-    into the folder, the weights as float32. A TransformerLens state dict of
-    a GPT-2 has no tokenizer: copy one into the folder, or give prompts as
-    token ids. The options are for these.
+    into the folder, the weights as float32. A llama2.c file (.bin, .data)
+    holds weights, and may hold a tokenizer; else --tokenizer names it. A
+    TransformerLens state dict of a GPT-2 has no tokenizer: copy one into
+    the folder, or give prompts as token ids. A .npz file holds what a
+    sparse twin is more than its dense model, which --base names.
 
     Example: wirescope convert SmolLM2-135M.gguf --out smollm2
 
     Example: wirescope convert sparse.pt --out sparse-gpt2 --gated
     --vocabulary 50257 --base gpt2
     """
-    from ..graphs import InputError
-
     with needing_torch("Converting a model"):
-        from ..extract import convert_gguf, convert_state_dict
-    if file.suffix == ".gguf":
-        if vocabulary is not None or gated or base is not None:
-            raise InputError("--vocabulary, --gated and --base are for state dicts, not for a .gguf file.")
-        config = convert_gguf(file, out)
-    else:
-        config = convert_state_dict(file, out, vocabulary=vocabulary, gated=gated, base=base)
+        from ..extract import convert as converted
+    config = converted(file, out, vocabulary=vocabulary, gated=gated, base=base, tokenizer=tokenizer)
+    gated = getattr(config, "gate_bias", None) is not None
     say(
         f"'{out}': a {'gated ' if gated else ''}model of the family {config.model_type}, "
         f"{config.num_hidden_layers} layers x {config.num_attention_heads} heads, {config.vocab_size:,} tokens."

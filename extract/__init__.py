@@ -1,15 +1,15 @@
 """What needs torch, and the only place that imports it: models, attribution, interventions, extraction."""
 
 from ..data import METRICS
+from .convert import convert
+from .difference import write_difference
 from .extraction import Outcome, extract
 from .memory import ExtractionError
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan
 from .planning import Planned, plan_extraction
 from .published import acdc_subgraph, mib_pt, read_pt
-from .quantised import convert_gguf
 from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
-from .transformer_lens import convert_state_dict
 
 __all__ = [
     "ABLATIONS",
@@ -27,8 +27,7 @@ __all__ = [
     "Planned",
     "Settings",
     "acdc_subgraph",
-    "convert_gguf",
-    "convert_state_dict",
+    "convert",
     "extract",
     "find_device",
     "load_model",
@@ -36,4 +35,5 @@ __all__ = [
     "mib_pt",
     "plan_extraction",
     "read_pt",
+    "write_difference",
 ]

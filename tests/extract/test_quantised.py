@@ -101,7 +101,7 @@ def test_what_is_no_gguf_file_is_refused_and_nothing_is_written(cli, tmp_path):
 def test_options_of_state_dicts_are_refused(write, cli, tmp_path):
     path = write(gguf.GGMLQuantizationType.F32)
     result = cli("convert", path, "--out", tmp_path / "out", "--gated")
-    assert (result.status, "not for a .gguf file" in result.err) == (2, True)
+    assert (result.status, "--gated is for state dicts" in result.err) == (2, True)
 
 
 def test_without_gguf_the_message_says_what_to_install(cli, tmp_path, monkeypatch):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import wirescope.extract as extracting  # which also gives transformers the attention 'wirescope'
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.utils.logging import enable_progress_bar
-from wirescope.extract import convert_state_dict  # which also gives transformers the attention 'wirescope'
 
 LAYERS, HEADS, D_MODEL, TOKENS, CONTEXT = 2, 3, 12, 23, 10
 D_HEAD = D_MODEL // HEADS
@@ -281,7 +281,7 @@ def test_a_bias_that_is_the_same_for_all_tokens_changes_nothing(convert, state, 
 
 def test_the_command_is_the_function(state, model, tmp_path):
     torch.save(state, tmp_path / "lens.pt")
-    config = convert_state_dict(tmp_path / "lens.pt", tmp_path / "out", gated=True)
+    config = extracting.convert(tmp_path / "lens.pt", tmp_path / "out", gated=True)
     assert (config.n_layer, config.n_head, config.n_positions) == (LAYERS, HEADS, CONTEXT)
     assert_same(logits(loaded(tmp_path / "out")), logits(model))  # transformers' own attention knows no gates
 
