@@ -25,6 +25,7 @@ from .prompts import (
     prompts_hash,
     trailing_spaces,
 )
+from .protocols import PROTOCOLS, Protocol, find_protocol
 from .published import (
     EMBEDDED,
     SIGNS,
@@ -69,6 +70,7 @@ __all__ = [
     "METRICS",
     "MOST_BYTES",
     "PAIR",
+    "PROTOCOLS",
     "SCHEMA_VERSION",
     "SIGNS",
     "TABLES",
@@ -81,6 +83,7 @@ __all__ = [
     "Part",
     "Performance",
     "Prompt",
+    "Protocol",
     "PublishedCircuit",
     "Run",
     "RunWriter",
@@ -98,6 +101,7 @@ __all__ = [
     "doubted",
     "encode_pairs",
     "example",
+    "find_protocol",
     "find_run",
     "how_scored",
     "import_circuit",

@@ -137,6 +137,8 @@ class Run:
     sign: str = SIGN
     ablation: str | None = None
     """Of the scores; curves say their own."""
+    protocol: str | None = None
+    """The named set of choices that it is one of, if any."""
     dtype: str | None = None
     device: str | None = None
     source: str | None = None
@@ -164,6 +166,11 @@ class Run:
     def wiring(self) -> Wiring:
         """The wiring that its edge ids refer to."""
         return Wiring(self.shape)
+
+    @property
+    def stem(self) -> str:
+        """What the runs of one call have in common: its name, under a protocol without the ablation at its end."""
+        return self.run if self.protocol is None else self.run.removesuffix(f"-{self.ablation}")
 
     @property
     def helpful_sign(self) -> int:
@@ -229,6 +236,7 @@ class Run:
         words += ["--merge-qkv"] if self.shape.inputs is Inputs.MERGED else []
         words += ["--first-token"] if self.first_token else []
         words += ["--only-correct"] if self.only_correct else []
+        words += ["--protocol", self.protocol] if self.protocol else []
         return [*words, "--ablation", known["ablation"] or "corrupt"]
 
     def to_json(self) -> str:

@@ -1,14 +1,14 @@
 """What needs torch, and the only place that imports it: models, attribution, interventions, extraction."""
 
 from ..data import METRICS
-from .extraction import Outcome, extract
+from .extraction import Outcome, extract, extract_each
 from .memory import ExtractionError
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan
-from .planning import Planned, plan_extraction
+from .planning import Planned, plan_each, plan_extraction
 from .published import acdc_subgraph, mib_pt, read_pt
 from .quantised import convert_gguf
-from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
+from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings, left_out, settings_under
 from .transformer_lens import convert_state_dict
 
 __all__ = [
@@ -30,10 +30,14 @@ __all__ = [
     "convert_gguf",
     "convert_state_dict",
     "extract",
+    "extract_each",
     "find_device",
+    "left_out",
     "load_model",
     "load_vocabulary",
     "mib_pt",
+    "plan_each",
     "plan_extraction",
     "read_pt",
+    "settings_under",
 ]

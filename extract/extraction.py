@@ -5,7 +5,7 @@ files are there, and so are its curves. So an interrupted run loses one shard at
 run is finished, and readers see it, when the scores are there; curves are added to it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..data import (
     LEVELS,
+    PROTOCOLS,
     Curves,
     Performance,
     Prompt,
@@ -41,7 +42,7 @@ from .placement import find_devices
 from .planning import with_room
 from .scoring import score
 from .selecting import right_prompts
-from .settings import Deaf, Listener, Settings
+from .settings import Deaf, Listener, Settings, left_out
 from .workers import Workers, all_workers, local_rank
 
 _DEFAULT, _DEAF = Settings(), Deaf()
@@ -85,11 +86,50 @@ def extract(
     Go on with it if it was interrupted; add to it if other curves are asked for. A device map, `auto` or a file,
     spreads the model over several accelerators of this machine.
     """
-    settings.check()
+    (outcome,) = extract_each(
+        model=model,
+        store=store,
+        prompts=prompts,
+        task=task,
+        run=run,
+        settings={"": settings},
+        limit=limit,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        listener=listener,
+    )
+    return outcome
+
+
+def extract_each(
+    *,
+    model: str,
+    store: Path | str,
+    settings: Mapping[str, Settings],
+    prompts: Path | str | None = None,
+    task: str | None = None,
+    run: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    listener: Listener = _DEAF,
+) -> tuple[Outcome, ...]:
+    """The same for several settings, as `settings_under` makes them of a protocol: a run each, one after the other.
+
+    They are on the same prompts, and the model is loaded once. Settings go by what the name of their run ends in.
+    """
+    for own in settings.values():
+        own.check()
     one_of("dtype", dtype, DTYPES)
-    asked = ask(model, prompts, task, limit, seed, settings)
+    first = next(iter(settings.values()))  # it has all levels
+    asked = ask(model, prompts, task, limit, seed, first)
     run = run_name(model, asked.name) if run is None else run
-    check_run(store, run)
+    for ending in settings:
+        check_run(store, run + ending)
     devices = [find_device(device, local_rank())] if device_map is None else find_devices(device, device_map)
     where = devices[-1]
     try:
@@ -101,15 +141,23 @@ def extract(
                     f"wirescope: {spaced:,} of {len(tried):,} prompts end in a space, which the model reads as a token "
                     "of its own; answers that begin with one follow a prompt without."
                 )
-            if settings.only_correct:
-                given = right_prompts(loaded, tried, settings, workers, listener)
+            if first.only_correct:
+                given = right_prompts(loaded, tried, first, workers, listener)
                 if workers.rank == 0:
                     listener.note(
                         f"Of {len(tried):,} prompts the model gets {len(given):,} right; they alone are taken."
                     )
-            record = _record(loaded, given, len(tried), run, asked, settings)
-            settings = with_room(settings, given, loaded, workers, listener)
-            return _extract(loaded, given, store, record, settings, workers, listener)
+            if workers.rank == 0:
+                for message in left_out(settings):
+                    listener.note(message)
+            outcomes = []
+            for ending, own in settings.items():
+                record = _record(loaded, given, len(tried), run + ending, asked, own)
+                if workers.rank == 0:
+                    _introduce(record, own, listener)
+                roomy = with_room(own, given, loaded, workers, listener)
+                outcomes.append(_extract(loaded, given, store, record, roomy, workers, listener))
+            return tuple(outcomes)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, ExtractionError) or not out_of_memory(error):
             raise
@@ -126,6 +174,18 @@ def run_name(model: str, task: str) -> str:
     return "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._+@-") else "-" for letter in name
     )
+
+
+def _introduce(record: Run, settings: Settings, listener: Listener) -> None:
+    """Say under which protocol a run is made, or that it is not."""
+    if record.protocol:
+        listener.note(f"Run '{record.run}', protocol {record.protocol}, ablation {record.ablation}:")
+    elif settings.protocol:
+        known = ", ".join(PROTOCOLS[settings.protocol].ablations)
+        listener.note(
+            f"wirescope: the ablation {settings.ablation} is none of the protocol {settings.protocol} ({known}): the "
+            "run is not named after it."
+        )
 
 
 def _extract(
@@ -200,7 +260,8 @@ def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
         )
     if not (there.finished or there.curves):
         return record
-    return replace(record, levels=there.levels, ablation=there.ablation)
+    protocol = record.protocol or there.protocol
+    return replace(record, levels=there.levels, ablation=there.ablation, protocol=protocol)
 
 
 def _record(
@@ -230,6 +291,7 @@ def _record(
         metric=settings.metric,
         first_token=settings.first_token,
         ablation=settings.ablation,
+        protocol=settings.protocol_kept,
         dtype=model.dtype_name,
         device=model.device.type,
         versions={name: version(name) for name in ("torch", "transformers")},

@@ -48,6 +48,8 @@ _RUN_COLUMNS = {
     "sign": pa.string(),
     "helpful_sign": pa.int32(),
     "ablation": pa.string(),
+    "protocol": pa.string(),
+    "stem": pa.string(),
     "split": pa.float64(),
     "seed": pa.int64(),
     "dtype": pa.string(),
@@ -160,6 +162,6 @@ def _runs(runs: Iterable[Run]) -> pa.Table:
     for run in runs:
         tried = run.prompts_tried if run.only_correct else run.prompts
         known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "prompts_tried": tried}
-        known |= {"split": run.split, "helpful_sign": run.helpful_sign}
+        known |= {"split": run.split, "helpful_sign": run.helpful_sign, "stem": run.stem}
         rows.append({column: known[column] for column in _RUN_COLUMNS})
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))
