@@ -47,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_RUN_FIRST = ("run", "task", "accuracy", "effect", "effect_stderr", "prompts", "model")
+_RUN_FIRST = ("run", "task", "accuracy", "effect", "effect_stderr", "prompts", "model", "protocol")
 """What a list of runs shows where there is no room for all."""
 
 EXPORTS = (
@@ -228,7 +228,7 @@ def sql(
 
     Views: runs, nodes, edges, prompts, edge_scores, head_scores,
     attention_scores, effects, run_summary, ranking_prompts, edge_means,
-    head_means, curves, multipliers.
+    head_means, curves, multipliers, protocol_multipliers.
     "describe edge_scores" shows the columns of one.
 
     Questions, and what they need: top_edges (k, run; prompt),

@@ -17,6 +17,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "top_heads": {"prompt": None},
     "multiplier_intervals": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
     "run_multiplier": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
+    "run_protocol_crossings": {"threshold": 0.9},
+    "run_protocol_ratio": {"threshold": 0.9, "crossing": "sustained"},
 }
 """What a question is given unless the caller says otherwise; no prompt means those that rank."""
 CROSSINGS = ("sustained", "first")
@@ -90,7 +92,11 @@ def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
         )
     engine = engine_of(connection)
     _check_values(engine, values)
-    return _resampled(engine, query, **values) if "draws" in values else engine.run(query, values)
+    if "draws" in values:
+        return _resampled(engine, query, **values)
+    if "threshold" in values:
+        return _at(engine, query, **values)
+    return engine.run(query, values)
 
 
 def check_effect(what: str, value: float) -> None:
@@ -119,6 +125,15 @@ def parameters(question: str) -> list[str]:
     ['k', 'other', 'run']
     """
     return sorted({*re.findall(r"\$(\w+)", text(question)), *_DEFAULTS.get(question, {})})
+
+
+def _at(engine: Engine, query: str, threshold: float, **values: Any) -> pa.Table:
+    """The answer to a question about crossings of a threshold."""
+    set_thresholds(engine, [threshold])
+    try:
+        return engine.run(query, values)
+    finally:
+        set_thresholds(engine, [0.9])
 
 
 def _resampled(

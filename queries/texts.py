@@ -13,11 +13,16 @@ VIEWS = (
     "run_summary",
     "head_means",
     "run_pairs",
+    "protocol_pairs",
+    "curve_effects",
     "curves",
     "resampled_curves",
     "crossings",
     "resampled_multipliers",
     "multipliers",
+    "protocol_crossings",
+    "protocol_ratios",
+    "protocol_multipliers",
 )
 """Questions that are views too, each after those that it uses."""
 
@@ -31,6 +36,8 @@ QUESTIONS = (
     "run_prompt_texts",
     "run_prompt_curve",
     "run_multiplier",
+    "run_protocol_crossings",
+    "run_protocol_ratio",
     "run_effects",
     "run_curve_prompts",
     "run_attributed",

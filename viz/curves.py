@@ -26,7 +26,7 @@ from ..queries import (
     whole_units,
 )
 from . import style
-from .captions import doubt_lines, run_facts, run_line, unit_name
+from .captions import doubt_lines, run_facts, run_line, smaller_fact, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +169,8 @@ def curves_caption(
         ]
     said += _multiplier_facts(paired, view)
     said += run_facts([curve.run for curve in curves], view.level)
-    said += [f"Level {view.level}, ablation {curves[0].ablation}, threshold {view.threshold:g}."]
+    by = f"protocol {view.protocol}" if view.smaller else f"ablation {curves[0].ablation}"
+    said += [f"Level {view.level}, {by}, threshold {view.threshold:g}."]
     said += list(dict.fromkeys(_ranking_fact(curve, view.ranking) for curve in curves))
     for one in comparisons:
         names = labels_of([curve.run for curve in one.curves], labels)
@@ -177,6 +178,12 @@ def curves_caption(
             run_line(name, curve.run, curve.performance, curve.prompts)
             for name, curve in zip(names, one.curves, strict=True)
         ]
+        if view.smaller:
+            title = task_title(one.curves[0].run.task)
+            said += [
+                f"{title}, {smaller_fact(name, curve, view.threshold)}"
+                for name, curve in zip(names, one.curves, strict=True)
+            ]
     said += doubts_said(comparisons, labels)
     return "\n".join(said) + "\n"
 
