@@ -7,12 +7,15 @@ scores are float32 with their bytes split into four streams, of which zstd compr
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 CHECKSUMS = 3
 """The version that was the first to list the checksums of parts."""
+FOLDS = 5
+"""The version that was the first to say by which of several rankings a circuit is."""
 _ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     2: {"prompts": ("clean_tokens",)},
     4: {"prompts": ("correct_answers", "wrong_answers", "is_right", "answer_rank")},
+    FOLDS: {"effects": ("fold",)},
 }
 """By version, the columns that it was the first to have."""
 
@@ -75,6 +78,7 @@ TABLES: dict[str, pa.Schema] = {
         ablation=pa.string(),
         prompt_id=pa.int32(),
         requested=pa.int32(),
+        fold=pa.int32(),
         kept=pa.int32(),
         metric=pa.float32(),
         m_all=pa.float32(),

@@ -14,9 +14,8 @@ VIEWS = (
     "head_means",
     "run_pairs",
     "curves",
-    "resampled_curves",
     "crossings",
-    "resampled_multipliers",
+    "comparisons",
     "multipliers",
 )
 """Questions that are views too, each after those that it uses."""
@@ -34,7 +33,6 @@ QUESTIONS = (
     "run_effects",
     "run_curve_prompts",
     "run_attributed",
-    "measured_prompts",
     "top_edges",
     "top_heads",
     "top_attention",
@@ -46,6 +44,7 @@ QUESTIONS = (
     "areas",
     "reach",
     "multiplier_intervals",
+    "multiplier_ratio",
 )
 """Questions to `ask`, with their parameters."""
 
