@@ -44,8 +44,8 @@ from .published import (
     wiring_of,
 )
 from .reading import MOST_BYTES, is_torch, named_circuit, parse_circuit, read_circuit
-from .run import LEVELS, MEMBERSHIP, METRICS, Curves, Part, Run
-from .schema import SCHEMA_VERSION, TABLES, schema_of
+from .run import LEVELS, MEMBERSHIP, METRICS, MOST_HALVINGS, Curves, Part, Run
+from .schema import FOLDS, SCHEMA_VERSION, TABLES, schema_of
 from .sizes import parse_bytes
 from .store import (
     Catalog,
@@ -64,11 +64,13 @@ from .text import Documents, read_documents, task_documents
 
 __all__ = [
     "EMBEDDED",
+    "FOLDS",
     "LEVELS",
     "MAIN_TASKS",
     "MEMBERSHIP",
     "METRICS",
     "MOST_BYTES",
+    "MOST_HALVINGS",
     "PAIR",
     "PROTOCOLS",
     "SCHEMA_VERSION",

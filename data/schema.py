@@ -10,9 +10,12 @@ import pyarrow as pa
 SCHEMA_VERSION = 5
 CHECKSUMS = 3
 """The version that was the first to list the checksums of parts."""
+FOLDS = 5
+"""The version that was the first to say by which of several rankings a circuit is."""
 _ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     2: {"prompts": ("clean_tokens",)},
     4: {"prompts": ("correct_answers", "wrong_answers", "is_right", "answer_rank")},
+    FOLDS: {"effects": ("fold",)},
 }
 """By version, the columns that it was the first to have.
 
@@ -78,6 +81,7 @@ TABLES: dict[str, pa.Schema] = {
         ablation=pa.string(),
         prompt_id=pa.int32(),
         requested=pa.int32(),
+        fold=pa.int32(),
         kept=pa.int32(),
         metric=pa.float32(),
         m_all=pa.float32(),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..data import (
+    FOLDS,
     LEVELS,
     PROTOCOLS,
     Curves,
@@ -250,18 +251,28 @@ def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
     there = find_run(store, record.run)
     if there is None or curves is None or not set(record.levels) <= set(there.levels):
         return record
-    if there.curves and there.curves[0].split != curves.split:
-        was, now = (
-            f"--split {split}" if split else "no --split" for split in (there.curves[0].split, curves.split)
-        )
+    if there.curves and (was := _ranking_options(there.curves[0])) != (now := _ranking_options(curves)):
+        neither = f"no {(was or now).split()[0]}"
         raise InputError(
-            f"The run '{there.run}' has curves with {was}, and this call has {now}: their task rankings differ; "
-            "choose another name with --run."
+            f"The run '{there.run}' has curves with {was or neither}, and this call has {now or neither}: their task "
+            "rankings differ; choose another name with --run."
+        )
+    if curves.cross_fit and there.schema_version < FOLDS:
+        raise InputError(
+            f"The run '{there.run}' is of an older Wirescope (schema {there.schema_version}), which has no place for "
+            "what --cross-fit measures: choose another name with --run."
         )
     if not (there.finished or there.curves):
         return record
     protocol = record.protocol or there.protocol
     return replace(record, levels=there.levels, ablation=there.ablation, protocol=protocol)
+
+
+def _ranking_options(curves: Curves) -> str:
+    """What of a call says which prompts rank for which; empty where all do for all."""
+    if curves.cross_fit is not None:
+        return f"--cross-fit {curves.cross_fit}"
+    return "" if curves.split is None else f"--split {curves.split}"
 
 
 def _record(

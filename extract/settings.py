@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from .. import graphs
-from ..data import LEVELS, METRICS, PROTOCOLS, find_protocol
+from ..data import LEVELS, METRICS, MOST_HALVINGS, PROTOCOLS, find_protocol
 from ..graphs import InputError, one_of
 
 METHODS = ("eap-ig", "eap", "exact")
@@ -40,6 +40,8 @@ class Settings:
     """Of circuits; "mib": the ten of that benchmark; None: from 1 to everything."""
     split: float | None = None
     """The share of the prompts that the task ranking is from; all curves are then of the others."""
+    cross_fit: int | None = None
+    """How many times the prompts are halved: in each, each half is measured by the task rankings of the other."""
     batch_size: int | None = None
     """Prompts at a time; units at a time for `exact`; circuits at a time for curves."""
 
@@ -77,8 +79,8 @@ class Settings:
             )
         if self.curves:
             self._check_curves()
-        elif self.sizes is not None or self.split is not None:
-            raise InputError("--no-curves measures no circuits: leave out --sizes and --split.")
+        elif (self.sizes, self.split, self.cross_fit) != (None, None, None):
+            raise InputError("--no-curves measures no circuits: leave out --sizes, --split and --cross-fit.")
 
     def _check_curves(self) -> None:
         for ranking in self.rankings:
@@ -96,6 +98,16 @@ class Settings:
             self._check_sizes(self.sizes)
         if self.split is not None and not 0 < self.split < 1:
             raise InputError(f"--split {self.split} is not a share of the prompts: it lies between 0 and 1.")
+        if self.cross_fit is not None and not 0 < self.cross_fit <= MOST_HALVINGS:
+            raise InputError(
+                f"--cross-fit {self.cross_fit} is not how many times the prompts are halved: choose from 1 to "
+                f"{MOST_HALVINGS:,}."
+            )
+        if self.split is not None and self.cross_fit is not None:
+            raise InputError(
+                f"--split {self.split} and --cross-fit {self.cross_fit} both say which prompts rank for which: choose "
+                "one of them."
+            )
 
     def _check_sizes(self, sizes: tuple[int, ...] | str) -> None:
         if isinstance(sizes, str):

@@ -1,6 +1,5 @@
 """DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
-from .bootstrap import resample, set_thresholds
 from .circuits import (
     Choice,
     Chosen,
@@ -34,6 +33,7 @@ from .notebook import Store, open  # noqa: A004  # for q.open(...)
 from .performing import curve_doubts, performances
 from .questions import CROSSINGS, answer, ask, check_effect, parameters, select, why_empty
 from .session import open_catalog, open_store
+from .settings import set_thresholds
 from .spark import open_spark, start_spark
 from .texts import QUESTIONS, VIEWS, text
 
@@ -77,7 +77,6 @@ __all__ = [
     "printable",
     "prompts_that_rank",
     "ranked_by",
-    "resample",
     "select",
     "set_thresholds",
     "start_spark",

@@ -10,16 +10,14 @@ import pyarrow as pa
 
 from ..data import MAIN_TASKS, Catalog, Performance, Run, find_protocol
 from ..graphs import InputError, did_you_mean, one_of
-from .bootstrap import set_chosen
 from .engine import Connection
 from .performing import curve_doubts, performances
 from .questions import CROSSINGS, ask, check_effect
+from .settings import set_chosen
 from .under import crossings_under, runs_of, stems_of
 
 _SIZES = 120
 """Of an attributed curve that no measured one gives its sizes."""
-DRAWS = 1000
-"""Of the bootstrap that a multiplier's interval is from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +85,7 @@ class Multiplier:
     multiplier: float | None
     low: float | None
     high: float | None
-    """The 95 % interval over prompts, the rankings taken as given."""
-    defined: float
-    """The share of the draws in which both get there."""
+    """The 95 % interval over prompts and, of cross-fitted curves, rankings; None where it is open."""
     sparse_first_k: float | None = None
     dense_first_k: float | None = None
     """Where the curves first get there, whether they stay or not."""
@@ -177,7 +173,7 @@ def compare(
             threshold=view.threshold,
             crossing=view.crossing,
         ).to_pylist()
-        return Comparison(curves, Multiplier(**row, defined=1.0))
+        return Comparison(curves, Multiplier(**row))
     (row,) = ask(
         connection,
         "run_multiplier",
@@ -188,7 +184,6 @@ def compare(
         ablation=sparse.ablation,
         threshold=view.threshold,
         crossing=view.crossing,
-        draws=DRAWS,
     ).to_pylist()
     return Comparison(curves, Multiplier(**row))
 

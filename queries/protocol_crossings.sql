@@ -1,43 +1,50 @@
 -- Which ablation has the smaller circuit of each model, of those that its protocol has a run for?
 -- Runs of one call under a protocol share a stem; place orders them by the k of their own curves (see crossings), and 1 is
--- the one that counts: the only one that gets there, or zero where none does. A curve whose effect is negative or within
--- two standard errors of zero explains nothing, and has no k.
+-- the one that counts: the smaller, the only one that gets there, or zero where none does. A curve whose effect is
+-- negative or within two standard errors of zero explains nothing, and has no k.
 with
 measured as (
     select
         runs.protocol,
         runs.stem,
-        runs.run,
+        crossings.run,
         crossings.level,
         crossings.ranking,
         crossings.ablation,
         crossings.threshold,
-        case when curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) then crossings.k end as k,
-        case when curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) then crossings.low end as low,
-        case when curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) then crossings.high end as high,
-        case when curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) then crossings.first_k end
-        as first_k
+        crossings.k,
+        crossings.low,
+        crossings.high,
+        crossings.first_k,
+        crossings.first_low,
+        crossings.first_high,
+        curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) as explains
     from runs
-    join (
-        select
-            run,
-            level,
-            ranking,
-            ablation,
-            threshold,
-            k,
-            cast(null as double) as low,
-            cast(null as double) as high,
-            first_k
-        from crossings
-        where draw = 0
-    ) as crossings on crossings.run = runs.run and crossings.ablation = runs.ablation
+    join crossings on crossings.run = runs.run and crossings.ablation = runs.ablation
     join curve_effects
         on
             curve_effects.run = crossings.run
             and curve_effects.level = crossings.level
             and curve_effects.ablation = crossings.ablation
     where runs.protocol is not null
+),
+
+found as (
+    select
+        protocol,
+        stem,
+        run,
+        level,
+        ranking,
+        ablation,
+        threshold,
+        case when explains then k end as k,
+        case when explains then low end as low,
+        case when explains then high end as high,
+        case when explains then first_k end as first_k,
+        case when explains then first_low end as first_low,
+        case when explains then first_high end as first_high
+    from measured
 )
 
 select
@@ -52,8 +59,10 @@ select
     low,
     high,
     first_k,
+    first_low,
+    first_high,
     row_number() over (
         partition by protocol, stem, level, ranking, threshold
         order by case when k is null then 1 else 0 end, k, case ablation when 'zero' then 0 else 1 end, run
     ) as place
-from measured
+from found

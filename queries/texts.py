@@ -16,9 +16,8 @@ VIEWS = (
     "protocol_pairs",
     "curve_effects",
     "curves",
-    "resampled_curves",
     "crossings",
-    "resampled_multipliers",
+    "comparisons",
     "multipliers",
     "protocol_crossings",
     "protocol_ratios",
@@ -41,7 +40,6 @@ QUESTIONS = (
     "run_effects",
     "run_curve_prompts",
     "run_attributed",
-    "measured_prompts",
     "top_edges",
     "top_heads",
     "top_attention",
@@ -53,6 +51,7 @@ QUESTIONS = (
     "areas",
     "reach",
     "multiplier_intervals",
+    "multiplier_ratio",
 )
 """Questions to `ask`, with their parameters."""
 

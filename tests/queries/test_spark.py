@@ -94,7 +94,7 @@ def test_a_view_is_duckdbs(spark, duck, view):
     ],
 )
 def test_other_values_have_duckdbs_answer_too(spark, duck, question, values):
-    from wirescope.queries.bootstrap import set_chosen
+    from wirescope.queries.settings import set_chosen
 
     values = {"run": "sparse-ioi", "other": "dense-ioi"} | values if question == "run_multiplier" else values
     found = []
