@@ -55,5 +55,5 @@ def test_the_command_of_a_run_names_its_protocol_ablation_and_name():
 
 
 def test_a_protocol_that_is_none_is_refused():
-    with pytest.raises(InputError, match="'contrasts' is not a protocol.*Did you mean 'contrast'"):
+    with pytest.raises(InputError, match=r"'contrasts' is not a protocol.*Did you mean 'contrast'"):
         find_protocol("contrasts")

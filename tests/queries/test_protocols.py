@@ -24,8 +24,7 @@ CASES = {  # by stem: the curves with zero and with mean; of the models that rea
     "sparse-both": (LATE, EARLY),
     "sparse-zero-alone": (LATE, NEVER),
     "sparse-mean-alone": (HARDLY, LATE),
-    "sparse-none": (BARELY = (-0.1, 0.1, 0.3, 0.85, 0.95)  # the lower end of its band does not get to 0.9
-NEVER, HARDLY),
+    "sparse-none": (NEVER, HARDLY),
     "sparse-falls": (FALLS, LATE),
     "dense-both": (LATE, LATER),
     "dense-zero-alone": (BARELY, HARDLY),
