@@ -14,6 +14,7 @@ ends as (
         case when $crossing = 'first' then first_low else low end as low,
         case when $crossing = 'first' then first_high else high end as high
     from crossings
+    where run in ($run, $other, coalesce($second_run, $run), coalesce($second_other, $other))
 ),
 
 four as (
