@@ -80,9 +80,7 @@ class Model:
 
     def draw(self, rng: np.random.Generator, prompts: int) -> tuple[Floats, NDArray[np.float32]]:
         """What the units matter to so many prompts, and their scores, [prompt, unit]."""
-        matters = self.weights * np.exp(
-            self.spread * rng.normal(size=(prompts, UNITS)) - self.spread**2 / 2
-        )
+        matters = self.weights * np.exp(self.spread * rng.normal(size=(prompts, UNITS)) - self.spread**2 / 2)
         scores = -matters + self.noise * rng.normal(size=matters.shape)
         return matters, scores.astype(np.float32)
 
@@ -149,7 +147,9 @@ class World:
             found[name, "task"] = float(crossing(total / _RANKINGS))
         return found
 
-    def sample(self, number: int, curves: Curves) -> Iterator[tuple[str, str, list[int | None], Floats, Floats]]:
+    def sample(
+        self, number: int, curves: Curves
+    ) -> Iterator[tuple[str, str, list[int | None], Floats, Floats]]:
         """Of each model and ranking: the folds, what is explained, [fold, prompt, size], nan where not measured."""
         effect = effects_of(np.random.default_rng([number, 4]), self.prompts)
         for at, (name, model) in enumerate(self.models.items()):
@@ -175,7 +175,9 @@ class Interval:
     high: float
 
 
-def intervals(world: World, numbers: Sequence[int], halvings: int, *, others: bool = True) -> Iterator[Interval]:
+def intervals(
+    world: World, numbers: Sequence[int], halvings: int, *, others: bool = True
+) -> Iterator[Interval]:
     """The intervals of samples, by the package and, if asked for, by other methods."""
     sizes = {"edge": dict.fromkeys(RANKED_BY, tuple(SIZES.tolist()))}
     curves = Curves(ablation="zero", split=None, sizes=sizes, cross_fit=halvings)

@@ -86,6 +86,18 @@ class Comparison:
     """None for one run, and where a model does not do the task."""
 
 
+def interval_words(low: float | None, high: float | None) -> str:
+    """An interval of a multiplier in words, of which either end may be open.
+
+    >>> interval_words(1.46, 1.912), interval_words(3.1, None), interval_words(None, 0.8), interval_words(None, None)
+    ('1.46 to 1.91', 'from 3.10 upwards', 'up to 0.80', 'open at both ends')
+    """
+    if low is None or high is None:
+        ends = [f"from {low:.2f} upwards"] * (low is not None) + [f"up to {high:.2f}"] * (high is not None)
+        return ends[0] if ends else "open at both ends"
+    return f"{low:.2f} to {high:.2f}"
+
+
 def pair_up(connection: Connection, catalog: Catalog, names: Sequence[str]) -> list[tuple[Run, ...]]:
     """Runs by name, two by two: sparse, then dense; one alone; or, without names, all that the store has in pairs."""
     if not names:
@@ -190,7 +202,9 @@ def curves_command(run: Run, store: Path, view: View) -> str:
         ablation=view.ablation or run.ablation,
     )
     words += ["--ranking", view.ranking] if view.ranking not in ("prompt", "task") else []
-    words += ["--split", str(run.split)] if run.split and not more else []
+    if not more:
+        words += ["--split", str(run.split)] if run.split else []
+        words += ["--cross-fit", str(run.cross_fit)] if run.cross_fit else []
     return shlex.join(words)
 
 
