@@ -4,14 +4,15 @@ A made-up population of prompts and models. A unit u of a model matters to a pro
 
     a_pu = w_u exp(spread z_pu - spread^2 / 2),     z normal,
 
-with weights w that fall off as a power of the unit's place, fast in a sparse model and slowly in a dense one. Its score is -a_pu and noise, so that rankings are estimated, and wrong here
-and there. A circuit K explains of the effect of a prompt, which is lognormal,
+with weights w that fall off as a power of the unit's place, fast in a sparse model and slowly in a dense one. Its score
+is -a_pu and noise, so that rankings are estimated, and wrong here and there. A circuit K explains of the effect of a
+prompt, which is lognormal,
 
     h(x) - sum of the c_j of those pairs j of units of which it has the first and not the second,
 
-where x is the sum of a_pu over K as a share of all, and h(x) = 1 - (1 - x)^2. Smooth curves are without such pairs. Ragged ones
-dip wherever the first unit of a pair comes long before the second, and a fifth of the weaker units are negative besides,
-and work against the behaviour.
+where x is the sum of a_pu over K as a share of all, and h(x) = 1 - (1 - x)^2. Smooth curves are without such pairs.
+Ragged ones dip wherever the first unit of a pair comes long before the second, and a fifth of the weaker units are
+negative besides, and work against the behaviour.
 
 What is true of a ranking, of so many prompts that rank, is the average over rankings and prompts without end; here, of
 some ten thousand. Then come samples of 20 to 30 prompts, whose halves, rankings, curves and intervals are those of the
@@ -44,6 +45,7 @@ MODELS = {"sparse": 1.5, "control": 1.15, "dense": 0.85}
 """The powers by which weights fall off."""
 SHAPES = ("smooth", "ragged")
 RANKED_BY = ("prompt", "task")
+RATIOS = ("prompt / task", "twin / control, prompt", "twin / control, task")
 _POOL, _RANKINGS, _MEASURED = 6_000, 1_500, 40
 """For the truth: prompts, rankings of the task, prompts that each is measured on."""
 _DRAWS, _PAIRS = 500, 5
@@ -201,12 +203,8 @@ def intervals(
         yield Interval("bands", f"{name}, {row['ranking']}", *_logs(row))
     for number in numbers:
         same = {"run": f"sparse-{number}", "other": f"dense-{number}", "level": "edge", "ablation": "zero"}
-        for what, given in {
-            "prompt / task": {"ranking": "prompt", "second_ranking": "task"},
-            "twin / control, prompt": {"ranking": "prompt", "second_run": f"control-{number}"},
-            "twin / control, task": {"ranking": "task", "second_run": f"control-{number}"},
-        }.items():
-            (row,) = ask(connection, "multiplier_ratio", **same, **given, threshold=THRESHOLD).to_pylist()
+        for what in ratios:
+            (row,) = ask(connection, "multiplier_ratio", **same, **_ratio(what, number)).to_pylist()
             yield Interval("bands", what, *_logs(row))
     connection.close()
 
@@ -221,6 +219,13 @@ def truths(world: World) -> dict[str, float]:
     for by in RANKED_BY:
         found[f"twin / control, {by}"] = found[f"sparse, {by}"] - found[f"control, {by}"]
     return found
+
+
+def _ratio(what: str, number: int) -> dict[str, str]:
+    """What `multiplier_ratio` is given, besides the first pair."""
+    if what == "prompt / task":
+        return {"ranking": "prompt", "second_ranking": "task"}
+    return {"ranking": what.rpartition(" ")[2], "second_run": f"control-{number}"}
 
 
 def _logs(row: dict[str, float | None]) -> tuple[float, float]:
@@ -319,8 +324,8 @@ def main() -> None:
                     hits.setdefault((one.what, one.kind), []).append(one.low <= true[one.what] <= one.high)
                     widths.setdefault((one.what, one.kind), []).append(one.high - one.low)
             print(
-                f"\n{shape} curves, {prompts} prompts, {options.samples:,} samples: of 100 nominal 95 % intervals, how many "
-                "contain the truth\n(and their median ratio of high to low)"
+                f"\n{shape} curves, {prompts} prompts, {options.samples:,} samples: of 100 nominal 95 % intervals, "
+                "how many contain the truth\n(and their median ratio of high to low)"
             )
             print(f"  {'':<24}{'truth':>8}{'bands':>16}{'given':>16}{'bootstrap':>16}")
             for what, truth in true.items():
