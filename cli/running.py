@@ -94,6 +94,14 @@ def extract(
             rich_help_panel=_CIRCUITS,
         ),
     ] = None,
+    cross_fit: Annotated[
+        int | None,
+        typer.Option(
+            "--cross-fit",
+            help="Random halvings of the prompts: the task ranking of each half is measured on the other.",
+            rich_help_panel=_CIRCUITS,
+        ),
+    ] = None,
     curves: Annotated[
         bool,
         typer.Option(
@@ -209,6 +217,7 @@ def extract(
         "rankings": tuple(dict.fromkeys(ranking)) if ranking else None,
         "sizes": numbers,
         "split": split,
+        "cross_fit": cross_fit,
         "batch_size": batch_size,
     }
     options = {

@@ -14,7 +14,7 @@ from .engine import Connection
 from .performing import curve_doubts, performances
 from .questions import CROSSINGS, ask, check_effect
 from .settings import set_chosen
-from .under import crossings_under, runs_of, stems_of
+from .protocols import crossings_under, runs_of, stems_of
 
 _SIZES = 120
 """Of an attributed curve that no measured one gives its sizes."""
@@ -98,6 +98,18 @@ class Comparison:
     curves: tuple[Curve, ...]
     multiplier: Multiplier | None
     """None for one run, and where a model does not do the task."""
+
+
+def interval_words(low: float | None, high: float | None) -> str:
+    """An interval of a multiplier in words, of which either end may be open.
+
+    >>> interval_words(1.46, 1.912), interval_words(3.1, None), interval_words(None, 0.8), interval_words(None, None)
+    ('1.46 to 1.91', 'from 3.10 upwards', 'up to 0.80', 'open at both ends')
+    """
+    if low is None or high is None:
+        ends = [f"from {low:.2f} upwards"] * (low is not None) + [f"up to {high:.2f}"] * (high is not None)
+        return ends[0] if ends else "open at both ends"
+    return f"{low:.2f} to {high:.2f}"
 
 
 def pair_up(
@@ -229,7 +241,9 @@ def curves_command(run: Run, store: Path, view: View) -> str:
         ablation=view.ablation or run.ablation,
     )
     words += ["--ranking", view.ranking] if view.ranking not in ("prompt", "task") else []
-    words += ["--split", str(run.split)] if run.split and not more else []
+    if not more:
+        words += ["--split", str(run.split)] if run.split else []
+        words += ["--cross-fit", str(run.cross_fit)] if run.cross_fit else []
     return shlex.join(words)
 
 

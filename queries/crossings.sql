@@ -3,8 +3,8 @@
 -- below at its last size; first_k is where the curve gets there first, whether it stays or not, and null if it never
 -- does. low and high are a 95 % interval of k: where the upper and the lower end of the curve's 95 % band do likewise.
 -- high is null, and the interval open, where the lower one does not; low is null too where there is no band. A curve is
--- ragged if it falls below the threshold again, so that k is larger than first_k by more than a tenth, or there is none.
--- Sizes at which nothing is defined are passed over.
+-- ragged if it falls below the threshold again, so that k is larger than first_k by more than a tenth, or there is none;
+-- k may jump from one way up to another where that is so of the curve or of either end of its band. Sizes at which nothing is defined are passed over.
 with
 bands as (
     select
@@ -116,5 +116,8 @@ select
     first_k,
     first_low,
     first_high,
-    coalesce(k > 1.1 * first_k, first_k is not null) as ragged
+    coalesce(k > 1.1 * first_k, first_k is not null) as ragged,
+    coalesce(k > 1.1 * first_k, first_k is not null)
+    or coalesce(low > 1.1 * first_low, first_low is not null)
+    or coalesce(high > 1.1 * first_high, first_high is not null) as may_jump
 from found

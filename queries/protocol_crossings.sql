@@ -18,6 +18,7 @@ measured as (
         crossings.first_k,
         crossings.first_low,
         crossings.first_high,
+        crossings.may_jump,
         curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) as explains
     from runs
     join crossings on crossings.run = runs.run and crossings.ablation = runs.ablation
@@ -43,7 +44,8 @@ found as (
         case when explains then high end as high,
         case when explains then first_k end as first_k,
         case when explains then first_low end as first_low,
-        case when explains then first_high end as first_high
+        case when explains then first_high end as first_high,
+        explains and may_jump as may_jump
     from measured
 )
 
@@ -61,6 +63,7 @@ select
     first_k,
     first_low,
     first_high,
+    may_jump,
     row_number() over (
         partition by protocol, stem, level, ranking, threshold
         order by case when k is null then 1 else 0 end, k, case ablation when 'zero' then 0 else 1 end, run

@@ -6,7 +6,6 @@ GIVEN = {
     "run_names": {},
     "run_list": {},
     "run_prompts": {"run": "dense-ioi"},
-    "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
     "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
@@ -22,7 +21,6 @@ GIVEN = {
     "run_multiplier": {
         "run": "sparse-ioi",
         "other": "dense-ioi",
-        "draws": 50,
         "level": "edge",
         "ranking": "task",
         "ablation": "corrupt",
@@ -52,7 +50,15 @@ GIVEN = {
     "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
     "stability": {"run": "dense-ioi", "k": 20},
     "areas": {},
-    "multiplier_intervals": {"draws": 50},
+    "multiplier_intervals": {},
+    "multiplier_ratio": {
+        "run": "sparse-ioi",
+        "other": "dense-ioi",
+        "level": "edge",
+        "ranking": "task",
+        "ablation": "corrupt",
+        "second_level": "head",
+    },
 }
 
 

@@ -111,13 +111,13 @@ def least(*ends: float | None) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def combined(
-    point: float | None, one: tuple[float | None, float | None], other: tuple[float | None, float | None]
-):
-    """By MOVER, on logs: how far off an end is, by how far off the ends are that it depends on; each (end, k)."""
+def combined(point: float | None, one: tuple, other: tuple, *, may_jump: bool) -> float | None:
+    """How far off an end is on logs, by how far off the ends are that it depends on, each (end, k): by MOVER or, where
+    a curve may jump from one crossing to another, as far as both together."""
     if point is None or None in (*one, *other):
         return None
-    return math.hypot(math.log(one[0] / one[1]), math.log(other[0] / other[1]))
+    distances = [abs(math.log(end / k)) for end, k in (one, other)]
+    return sum(distances) if may_jump else math.hypot(*distances)
 
 
 def test_the_smaller_of_two_ablations_counts_for_each_model(opened):
@@ -152,9 +152,10 @@ def test_the_smaller_of_two_ablations_counts_for_each_model(opened):
             reached.add((side, *(k is not None for k in ks)))
         (s, s_low, s_high), (d, d_low, d_high) = sides["sparse"], sides["dense"]
         multiplier = None if s is None or d is None else d / s
+        jumps = any(ends[f"{stem}-{a}"]["may_jump"] for stem in (sparse, dense) for a in ("zero", "mean"))
         below, above = (
-            combined(multiplier, (d_low, d), (s_high, s)),
-            combined(multiplier, (d_high, d), (s_low, s)),
+            combined(multiplier, (d_low, d), (s_high, s), may_jump=jumps),
+            combined(multiplier, (d_high, d), (s_low, s), may_jump=jumps),
         )
         expected = {
             "multiplier": multiplier,
