@@ -12,9 +12,9 @@ from ..data import MAIN_TASKS, Catalog, Performance, Run, find_protocol
 from ..graphs import InputError, did_you_mean, one_of
 from .engine import Connection
 from .performing import curve_doubts, performances
+from .protocols import crossings_under, runs_of, stems_of
 from .questions import CROSSINGS, ask, check_effect
 from .settings import set_chosen
-from .protocols import crossings_under, runs_of, stems_of
 
 _SIZES = 120
 """Of an attributed curve that no measured one gives its sizes."""
