@@ -58,7 +58,9 @@ def crossings_under(
         ranking=ranking,
         threshold=threshold,
     ).to_pylist()
-    return (rows[0]["run"] if rows else None), {row["ablation"]: row["k"] for row in reversed(rows)}
+    found = {row["ablation"]: row["k"] for row in rows}
+    known = [ablation for ablation in find_protocol(protocol).ablations if ablation in found]
+    return (rows[0]["run"] if rows else None), {ablation: found[ablation] for ablation in known}
 
 
 def _stem(catalog: Catalog, name: str, protocol: Protocol) -> str:
