@@ -103,7 +103,8 @@ def test_heads_have_a_linear_axis_that_begins_with_nothing_kept(toy):
 
 
 def test_the_random_ranking_is_grey_and_can_be_left_out(toy_pair):
-    table = pa.table({"requested": [1, 46], "kept": [1, 46], "explained": [0.0, 1.0]} | {end: [0.0, 1.0] for end in ("low", "high")})
+    known = {"requested": [1, 46], "kept": [1, 46]}
+    table = pa.table(known | {name: [0.0, 1.0] for name in ("explained", "low", "high")})
     one = replace(toy_pair, curves=tuple(replace(curve, random=table) for curve in toy_pair.curves))
     figure = draw_curves([one], TASK)
     line = by_id(figure.axes[0])["random:dense-ioi"]
@@ -282,11 +283,16 @@ def test_the_caption_says_which_curve_falls_below_the_threshold_again(toy_pair):
 def ranging(one: Comparison, low: float, high: float, error: float) -> Comparison:
     """Curves from one effect to another, with wide bands or narrow ones."""
     explained = np.linspace(low, high, 5)
-    table = {"requested": [1, 3, 10, 20, 46], "kept": [1, 3, 10, 20, 46], "stderr": [error] * 5}
+    table = {"requested": [1, 3, 10, 20, 46], "kept": [1, 3, 10, 20, 46]}
+
+    def points(middle: np.ndarray) -> pa.Table:
+        band = {"low": middle - 2 * error, "high": middle + 2 * error}
+        return pa.table(table | {"explained": middle} | band)
+
     return replace(
         one,
         curves=tuple(
-            replace(curve, points=pa.table(table | {"explained": share * explained}))
+            replace(curve, points=points(share * explained))
             for curve, share in zip(one.curves, (1.0, 0.9), strict=True)
         ),
     )
