@@ -178,9 +178,14 @@ class Interval:
 
 
 def intervals(
-    world: World, numbers: Sequence[int], halvings: int, *, others: bool = True
+    world: World,
+    numbers: Sequence[int],
+    halvings: int,
+    *,
+    ratios: Sequence[str] = RATIOS,
+    others: bool = True,
 ) -> Iterator[Interval]:
-    """The intervals of samples, by the package and, if asked for, by other methods."""
+    """The intervals of samples, of multipliers and of these ratios, by the package and, if asked for, otherwise."""
     sizes = {"edge": dict.fromkeys(RANKED_BY, tuple(SIZES.tolist()))}
     curves = Curves(ablation="zero", split=None, sizes=sizes, cross_fit=halvings)
     runs: dict[str, Run] = {}

@@ -63,7 +63,8 @@ def run_demo(out: Path) -> None:
     about = (
         f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
         f"fewer that is as interpolated, with its 95 % interval over {held_out} prompts (the rankings of a task are by "
-        "others). After that, the share of the prompts that each gets right."
+        "others). A pair is ragged if a curve falls below that again after it first gets there. After that, the share of "
+        "the prompts that each gets right."
     )
     figures = list(_draw(connection, catalog, out))
     pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
@@ -178,10 +179,25 @@ def _readable(found: pa.Table, performed: Mapping[str, Performance]) -> pa.Table
                     for which in both
                 }
                 | {"times fewer": _short(row["multiplier"])}
-                | {"from": _short(row["low"]), "to": _short(row["high"])}
+                | {
+                    end: _end(row[which], row["multiplier"])
+                    for end, which in (("from", "low"), ("to", "high"))
+                }
+                | {"ragged": "ragged" if row["ragged"] and row["multiplier"] is not None else None}
                 | {f"{which} right": _short(performance.accuracy) for which, performance in both.items()}
             )
     return pa.Table.from_pylist(rows)
+
+
+def _end(value: float | None, multiplier: float | None) -> str | None:
+    """An end of the interval of a multiplier, if there is one.
+
+    >>> _end(1.2345, 2.0), _end(None, 2.0), _end(None, None)
+    ('1.23', 'open', None)
+    """
+    if value is None:
+        return None if multiplier is None else "open"
+    return f"{value:.3g}"
 
 
 def _short(value: float | None) -> float | None:

@@ -3,7 +3,7 @@
 -- either curve does not stay at the threshold; low and high are its 95 % interval, from those of both k on log k by
 -- MOVER: the distance to an end is the root of the sum of the squares of the distances that move the multiplier that way.
 -- Where a k may jump from one way up to another it is not a little off but all of its distance, and then the distances
--- themselves are added. An end is null, and the interval open, where that of a k is. What begins with first_ is by where
+-- themselves are added. A run is as good as itself, surely. An end is null, and the interval open, where that of a k is. What begins with first_ is by where
 -- both get there first.
 with
 distances as (
@@ -19,7 +19,10 @@ distances as (
         sparse.first_k as sparse_first_k,
         dense.first_k as dense_first_k,
         sparse.ragged or dense.ragged as ragged,
-        sparse.may_jump or dense.may_jump as may_jump,
+        case
+            when sparse.run = dense.run then 'the same'
+            when sparse.may_jump or dense.may_jump then 'may jump'
+        end as how,
         ln(dense.k / dense.low) as dense_below,
         ln(dense.high / dense.k) as dense_above,
         ln(sparse.k / sparse.low) as sparse_below,
@@ -49,13 +52,15 @@ select
     dense_k / sparse_k as multiplier,
     dense_k / sparse_k * exp(
         case
-            when may_jump then -(dense_below + sparse_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_below + sparse_above)
             else -sqrt(power(dense_below, 2) + power(sparse_above, 2))
         end
     ) as low,
     dense_k / sparse_k * exp(
         case
-            when may_jump then dense_above + sparse_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_above + sparse_below
             else sqrt(power(dense_above, 2) + power(sparse_below, 2))
         end
     ) as high,
@@ -64,13 +69,15 @@ select
     dense_first_k / sparse_first_k as first_multiplier,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then -(dense_first_below + sparse_first_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_first_below + sparse_first_above)
             else -sqrt(power(dense_first_below, 2) + power(sparse_first_above, 2))
         end
     ) as first_low,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then dense_first_above + sparse_first_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_first_above + sparse_first_below
             else sqrt(power(dense_first_above, 2) + power(sparse_first_below, 2))
         end
     ) as first_high,
