@@ -39,8 +39,8 @@ def smaller_fact(name: str, curve: Curve, threshold: float) -> str:
         return f"{name}: ablation {curve.ablation}; {threshold:g} is reached by none of {' and '.join(curve.among)}."
     if all(at is None for at in beaten):
         return (
-            f"{name}: ablation {curve.ablation}; by {' and '.join(others)} {threshold:g} is not reached, or there is no "
-            "effect to explain."
+            f"{name}: ablation {curve.ablation}; by {' and '.join(others)} {threshold:g} is not reached, or there is "
+            "no effect to explain."
         )
     return f"{name}: ablation {curve.ablation}, the smaller of {' and '.join(both)}."
 
