@@ -31,6 +31,7 @@ bench: $(VENV)/dev.stamp  ## the benchmark tables (nothing is asserted about tim
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/agreement.py
 	$(BIN)/python bench/figures.py
+	$(BIN)/python bench/coverage.py
 
 smollm2: | $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M (in smollm2/)
 	$(PIP) --editable '.[gguf]'

@@ -27,7 +27,7 @@ from timing import heading, in_turns, peak, row
 from wirescope.data import TABLES, Run, read_catalog, write_run
 from wirescope.graphs import Shape, Wiring
 from wirescope.queries import Choice, ask, choose, open_spark, open_store, select
-from wirescope.queries.bootstrap import set_chosen
+from wirescope.queries.settings import set_chosen
 
 PROMPTS_A_SHARD = 8
 RUN = "random"

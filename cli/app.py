@@ -47,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_RUN_FIRST = ("run", "task", "accuracy", "effect", "effect_stderr", "prompts", "model")
+_RUN_FIRST = ("run", "task", "accuracy", "effect", "effect_stderr", "prompts", "model", "protocol")
 """What a list of runs shows where there is no room for all."""
 
 EXPORTS = (
@@ -228,14 +228,16 @@ def sql(
 
     Views: runs, nodes, edges, prompts, edge_scores, head_scores,
     attention_scores, effects, run_summary, ranking_prompts, edge_means,
-    head_means, curves, multipliers.
+    head_means, curves, crossings, multipliers, protocol_multipliers.
     "describe edge_scores" shows the columns of one.
 
     Questions, and what they need: top_edges (k, run; prompt),
     top_heads (k, run; prompt), top_attention (k, prompt, run),
     attributed_curve (run), layer_mass (run), head_strength (run),
-    overlap (k, other, run), stability (k, run), measured_prompts, areas,
-    reach (run), multiplier_intervals (crossing; draws; seed; threshold).
+    overlap (k, other, run), stability (k, run), areas, reach (run),
+    multiplier_intervals (crossing; threshold), multiplier_ratio (ablation,
+    level, other, ranking, run; crossing, threshold and second_ablation,
+    second_level, second_other, second_ranking, second_run).
 
     Example: wirescope sql -s circuits "select name, score from edge_means
     order by abs(score) desc limit 5"

@@ -1,19 +1,33 @@
-"""The demo: the embedded pair on four tasks, from the models to a store, a table, figures and a page with it all."""
+"""The demo: the embedded pair on four tasks under both protocols, from the models to a store, a table, figures, a page."""
 
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import connection as pipes
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ..data import LEVELS, MAIN_TASKS, PAIR, Performance, doubted, read_catalog, task_title
+from ..data import (
+    LEVELS,
+    MAIN_TASKS,
+    PAIR,
+    PROTOCOLS,
+    Performance,
+    doubted,
+    find_run,
+    read_catalog,
+    task_title,
+)
 from ..graphs import InputError
-from ..queries import Choice, View, ask, open_store, performances, whole_units
+from ..queries import Choice, View, answer, open_store, performances, whole_units
 from ..viz import (
     Look,
     Shown,
@@ -34,17 +48,32 @@ if TYPE_CHECKING:
 
     from ..data import Catalog
 
-RANKING = {"edge": "task", "attention": "prompt", "head": "task"}
-"""By which ranking of its units a level is compared; attention edges have one a prompt only."""
 _LABELS = {"tiny": "Tiny", "tiny-sparse": "Sparse Tiny"}
-_PROMPTS, _SPLIT, _EFFECT = 60, 0.5, 0.9
+_PROMPTS, _HALVINGS, _EFFECT = 20, 2, 0.9
+_SIZES = (
+    *(1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 26, 30, 36, 42, 48),  # all heads are 48
+    *(60, 80, 105, 140, 185, 250, 330, 440, 580, 770, 1000, 1350, 1800, 2400, 3100, 3628),  # all edges are 3,628
+)
+_BOTH = ("dense", "sparse")
 _PICTURED = "ioi"
 """The task whose first prompt is drawn token by token."""
 _NEXT = (
     "sql {store} \"select requested, kept, explained from curves where run = 'tiny-sparse-ioi'\"",
+    "curve {store} --protocol published --level head --out heads.pdf",
     "stats {store} --runs tiny-sparse-ioi tiny-ioi --effect 0.9",
     "diagram {store} --runs tiny-sparse-ioi tiny-ioi --k 60 --slots --head-numbers --out ioi.pdf",
 )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What one process does at a time: a model on a task, under a protocol."""
+
+    store: Path
+    task: str
+    model: str
+    protocol: str
+    prompts: int
 
 
 def run_demo(out: Path) -> None:
@@ -55,15 +84,16 @@ def run_demo(out: Path) -> None:
     _extract(store)
     catalog = read_catalog(store)
     connection = open_store(catalog)
-    found = ask(connection, "multiplier_intervals", threshold=_EFFECT)
-    put(encoded(found, "csv"), out / "multipliers.csv")
+    found = _compared(connection)
+    put(encoded(pa.Table.from_pylist(found), "csv"), out / "multipliers.csv")
     performed = performances(connection)
     table = _readable(found, performed)
-    held_out = round(_PROMPTS * (1 - _SPLIT))
     about = (
         f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
-        f"fewer that is as interpolated, with its 95 % interval over {held_out} prompts (the rankings of a task are by "
-        "others). After that, the share of the prompts that each gets right."
+        f"fewer that is as interpolated, with its 95 % interval over {_PROMPTS} prompts and, where one ranking is for "
+        "all of them, over rankings; a pair is ragged if a curve falls below that again after it first gets there. "
+        + " ".join(f"{one.name.capitalize()} asks {one.asks}." for one in PROTOCOLS.values())
+        + " After that, the share of the prompts that each gets right."
     )
     figures = list(_draw(connection, catalog, out))
     pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
@@ -92,62 +122,127 @@ def run_demo(out: Path) -> None:
 
 
 def _extract(store: Path) -> None:
+    """Score and measure everything, on as many cores as there are."""
     with needing_torch("The demo"):
-        from ..extract import Settings, extract
-    settings = Settings(levels=LEVELS, split=_SPLIT)
-    for task in MAIN_TASKS:
-        for model in PAIR:
-            bar = Bar(brief=True)
-            with stopping(store), bar:
-                done = extract(
-                    model=model,
-                    task=task,
-                    store=store,
-                    run=f"{model}-{task}",
-                    limit=_PROMPTS,
-                    settings=settings,
-                    dtype="float32",
-                    listener=bar,
-                )
-            fresh = f"{done.circuits:,} circuits measured" if done.circuits else "there already"
-            say(f"{task}, {model}: {done.prompts} prompts, {fresh}.")
+        import torch  # noqa: F401 - what is missing is said before processes are started
+    jobs = [
+        _Job(store, task, model, protocol, _PROMPTS)
+        for task in MAIN_TASKS
+        for model in PAIR
+        for protocol in PROTOCOLS
+    ]
+    missing = [job for job in jobs if not _is_done(job)]
+    for job in jobs:
+        if job not in missing:
+            say(f"{_title(job)}: there already.")
+    if not missing:
+        return
+    bar = Bar(brief=True)
+    workers = min(os.cpu_count() or 1, len(missing))
+    with stopping(store), bar:
+        bar.begin("", "runs", len(missing), 0)
+        with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
+            for job, circuits in zip(missing, pool.map(_do, missing), strict=True):
+                bar.advance(1)
+                bar.note(f"{_title(job)}: {job.prompts} prompts, {circuits:,} circuits measured.")
+
+
+def _begin() -> None:
+    """Begin a process of the pool: with one thread, and with an end when its parent ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            pipes.wait([parent.sentinel])
+            os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
+
+
+def _do(job: _Job) -> int:
+    """Do a job; how many circuits were measured."""
+    from ..extract import extract_each, settings_under
+
+    settings = settings_under(
+        job.protocol, levels=LEVELS, sizes=_SIZES, cross_fit=_HALVINGS, batch_size=4 * job.prompts
+    )
+    outcomes = extract_each(
+        model=job.model,
+        task=job.task,
+        store=job.store,
+        run=f"{job.model}-{job.task}",
+        settings=settings,
+        limit=job.prompts,
+        dtype="float32",
+    )
+    return sum(outcome.circuits for outcome in outcomes)
+
+
+def _is_done(job: _Job) -> bool:
+    """Whether all runs of a job are in the store, with their curves."""
+    found = [find_run(job.store, run) for run in _runs(job)]
+    return all(run is not None and run.finished and run.curves for run in found)
+
+
+def _runs(job: _Job) -> list[str]:
+    ablations = PROTOCOLS[job.protocol].ablations
+    stem = f"{job.model}-{job.task}"
+    return [stem] if len(ablations) == 1 else [f"{stem}-{ablation}" for ablation in ablations]
+
+
+def _title(job: _Job) -> str:
+    return f"{job.task}, {job.model}, {job.protocol}"
 
 
 def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[Shown]:
     """Draw everything into the folder, each with its caption beside it; say what cannot be drawn."""
     dense, sparse = PAIR
-    pairs = {task: [f"{sparse}-{task}", f"{dense}-{task}"] for task in MAIN_TASKS}
-    for level, ranking in RANKING.items():
-        name = f"curves-{level}"
-        try:
-            drawn = curve_figure(
-                connection,
-                catalog,
-                [run for pair in pairs.values() for run in pair],
-                view=View(level=level, ranking=ranking, threshold=_EFFECT),
-                labels=_LABELS,
-            )
-            for ending in ("pdf", "svg"):
-                save_curves(drawn.figure, out / f"{name}.{ending}")
-            yield _shown(out, name, f"Explained effect by {unit_name(level)}", drawn.caption)
-        except InputError as error:
-            say(f"No {name}: {error}")
-    circuits = [(task, "edge", Choice(effect=_EFFECT), Look()) for task in MAIN_TASKS]
-    circuits += [(_PICTURED, "attention", Choice(k=12, prompt=0), Look(numbers=True))]
-    for task, level, choice, look in circuits:
-        name = f"wiring-{task}" if level == "edge" else f"attention-{task}"
-        try:
-            scene = diagram(
-                connection, catalog, pairs[task], choice=choice, level=level, look=look, labels=_LABELS
-            )
-            for ending in ("pdf", "svg"):
-                save_diagram(scene, out / f"{name}.{ending}")
-            what = (
-                f"the circuits that explain {_EFFECT}" if level == "edge" else "attention edges of a prompt"
-            )
-            yield _shown(out, name, f"{task_title(task)}: {what}", scene.caption)
-        except InputError as error:
-            say(f"No {name}: {error}")
+    for protocol in PROTOCOLS.values():
+        for level in LEVELS:
+            name = f"curves-{protocol.name}-{level}"
+            try:
+                drawn = curve_figure(
+                    connection,
+                    catalog,
+                    [f"{model}-{task}" for task in MAIN_TASKS for model in (sparse, dense)],
+                    view=View(level=level, protocol=protocol.name, threshold=_EFFECT),
+                    labels=_LABELS,
+                )
+                for ending in ("pdf", "svg"):
+                    save_curves(drawn.figure, out / f"{name}.{ending}")
+                title = f"Explained effect by {unit_name(level)}: {protocol.name}"
+                yield _shown(out, name, title, drawn.caption)
+            except InputError as error:
+                say(f"No {name}: {error}")
+        circuits = [(task, "edge", Choice(effect=_EFFECT), Look()) for task in MAIN_TASKS]
+        if len(protocol.ablations) == 1:
+            circuits += [(_PICTURED, "attention", Choice(k=12, prompt=0), Look(numbers=True))]
+        ending = "" if len(protocol.ablations) == 1 else f"-{protocol.ablations[0]}"
+        for task, level, choice, look in circuits:
+            name = f"wiring-{protocol.name}-{task}" if level == "edge" else f"attention-{task}"
+            try:
+                scene = diagram(
+                    connection,
+                    catalog,
+                    [f"{model}-{task}{ending}" for model in (sparse, dense)],
+                    choice=choice,
+                    level=level,
+                    look=look,
+                    labels=_LABELS,
+                )
+                for form in ("pdf", "svg"):
+                    save_diagram(scene, out / f"{name}.{form}")
+                what = (
+                    f"the circuits that explain {_EFFECT}, {protocol.name}"
+                    if level == "edge"
+                    else "attention edges of a prompt"
+                )
+                yield _shown(out, name, f"{task_title(task)}: {what}", scene.caption)
+            except InputError as error:
+                say(f"No {name}: {error}")
 
 
 def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
@@ -155,35 +250,52 @@ def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
     return Shown(f"{name}.svg", title, caption)
 
 
-def _readable(found: pa.Table, performed: Mapping[str, Performance]) -> pa.Table:
-    """The multipliers of the pair, one ranking a level, in the order of the tasks; none where a model cannot do one."""
+def _compared(connection: "DuckDBPyConnection") -> list[dict[str, Any]]:
+    """The multipliers of the pair, one ranking a level, in the order of protocols, levels and tasks."""
     dense, sparse = PAIR
+    key = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
+    found = {tuple(row[name] for name in key): row for row in answer(connection, "protocol_ratios").to_pylist()}
     rows = []
-    for task in MAIN_TASKS:
-        for level, ranking in RANKING.items():
-            (row,) = found.filter(
-                (pc.field("sparse_run") == f"{sparse}-{task}")
-                & (pc.field("dense_run") == f"{dense}-{task}")
-                & (pc.field("ablation") == "corrupt")
-                & (pc.field("level") == level)
-                & (pc.field("ranking") == ranking)
-            ).to_pylist()
-            both = {which: performed[row[f"{which}_run"]] for which in ("dense", "sparse")}
-            if any(performance.doubts() for performance in both.values()):
-                row |= dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high"))
-            rows.append(
-                {"task": task, "level": level, "ranked by": ranking}
-                | {
-                    which: None if row[f"{which}_k"] is None else whole_units(row[f"{which}_k"])
-                    for which in both
-                }
-                | {"times fewer": _short(row["multiplier"])}
-                | {"from": _short(row["low"]), "to": _short(row["high"])}
-                | {f"{which} right": _short(performance.accuracy) for which, performance in both.items()}
-            )
+    for protocol in PROTOCOLS.values():
+        for level in LEVELS:
+            for task in MAIN_TASKS:
+                row = found[
+                    (protocol.name, level, protocol.ranking(level), f"{sparse}-{task}", f"{dense}-{task}")
+                ]
+                ragged = any((row[f"{which}_k"] or 0) > 1.1 * (row[f"{which}_first_k"] or 0) for which in _BOTH)
+                rows.append({"task": task, **row, "ragged": ragged})
+    return rows
+
+
+def _readable(found: list[dict[str, Any]], performed: Mapping[str, Performance]) -> pa.Table:
+    """The multipliers as they are read; none where a model cannot do a task."""
+    rows = []
+    for row in found:
+        both = {which: performed[row[f"{which}_run"]] for which in _BOTH}
+        if any(performance.doubts() for performance in both.values()):
+            row = row | dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high"))
+        rows.append(
+            {name: row[name] for name in ("protocol", "level", "task")}
+            | {which: None if row[f"{which}_k"] is None else whole_units(row[f"{which}_k"]) for which in both}
+            | {"times fewer": _short(row["multiplier"])}
+            | {end: _end(row[which], row["multiplier"]) for end, which in (("from", "low"), ("to", "high"))}
+            | {"ragged": "ragged" if row["ragged"] and row["multiplier"] is not None else None}
+            | {f"{which} right": _short(performance.accuracy) for which, performance in both.items()}
+        )
     return pa.Table.from_pylist(rows)
 
 
 def _short(value: float | None) -> float | None:
     """Three figures."""
     return None if value is None else float(f"{value:.3g}")
+
+
+def _end(value: float | None, multiplier: float | None) -> str | None:
+    """An end of the interval of a multiplier, if there is one.
+
+    >>> _end(1.2345, 2.0), _end(None, 2.0), _end(None, None)
+    ('1.23', 'open', None)
+    """
+    if value is None:
+        return None if multiplier is None else "open"
+    return f"{value:.3g}"

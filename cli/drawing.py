@@ -33,11 +33,23 @@ def curve(
         typer.Option("--runs", help="SPARSE DENSE, once a panel; by default all pairs of the store."),
     ] = None,
     level: Level = "edge",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="published or contrast: the runs made under it, named as they are or without their ablation; of each "
+            "model the one with the smaller circuit."
+        ),
+    ] = None,
     ranking: Annotated[
-        str, typer.Option(help="prompt (each ranks its own units), task, or signed (most helpful first).")
-    ] = "prompt",
+        str | None,
+        typer.Option(
+            help="prompt (each ranks its own units), task, or signed (most helpful first); by default the "
+            "protocol's, or prompt."
+        ),
+    ] = None,
     ablation: Annotated[
-        str | None, typer.Option(help="corrupt, zero or mean; by default that of the scores.")
+        str | None,
+        typer.Option(help="corrupt, zero or mean; by default the protocol's, or that of the scores."),
     ] = None,
     threshold: Annotated[
         float, typer.Option(help="The explained effect at which models are compared.")
@@ -62,6 +74,8 @@ def curve(
 
     Example: wirescope curve -s circuits --runs sparse-ioi dense-ioi -o ioi.pdf
 
+    Example: wirescope curve -s circuits --protocol published -o published.pdf
+
     Example: wirescope curve -s demo/store --ranking task -o tasks.pdf
     --label tiny=Dense --label tiny-sparse=Sparse
     """
@@ -73,8 +87,9 @@ def curve(
     check_ending(out, CURVE_ENDINGS)
     view = View(
         level=one_of("level", level, LEVELS),
-        ranking=one_of("ranking", ranking, ("prompt", *RANKINGS)),
+        ranking="" if ranking is None else one_of("ranking", ranking, ("prompt", *RANKINGS)),
         ablation=ablation and one_of("ablation", ablation, ("corrupt", "zero", "mean")),
+        protocol=protocol,
         threshold=threshold,
         crossing=crossing,
     )

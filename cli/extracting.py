@@ -14,33 +14,45 @@ from .progress import Bar
 from .stopping import saying
 
 if TYPE_CHECKING:
-    from ..extract import Outcome, Planned
+    from collections.abc import Mapping
+
+    from ..extract import Outcome, Planned, Settings
 
 _LOOK = {"edge": "", "head": " --level head", "attention": " --level attention --prompt 0"}
 """How to look at the units of a level."""
 
 
-def run_extract(settings: dict[str, Any], *, store: Path, **options: Any) -> None:
+def run_extract(protocol: str | None, settings: dict[str, Any], *, store: Path, **options: Any) -> None:
     """Extract, and say what happens."""
     with needing_torch("Extraction"):
-        from ..extract import Settings, extract
+        from ..extract import extract_each, settings_under
     bar = Bar()
     with stopping(store), bar:
-        outcome = extract(settings=Settings(**settings), store=store, listener=bar, **options)
+        each = settings_under(protocol, **settings)
+        outcomes = extract_each(settings=each, store=store, listener=bar, **options)
     if bar.leads:
-        _conclude(outcome, store)
+        for outcome in outcomes:
+            _conclude(outcome, store)
 
 
-def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | None, **options: Any) -> None:
+def run_plan(
+    protocol: str | None,
+    settings: dict[str, Any],
+    *,
+    memory: str | None,
+    tflops: float | None,
+    **options: Any,
+) -> None:
     """Print the memory that an extraction would need, and say what it would do; one of several processes does."""
     if os.environ.get("RANK", "0") != "0":
         return
     with needing_torch("Extraction"):
         from ..data import parse_bytes
-        from ..extract import TERMS, Settings, plan_extraction
-    planned = plan_extraction(
-        settings=Settings(**settings), memory=None if memory is None else parse_bytes(memory), **options
-    )
+        from ..extract import TERMS, left_out, plan_each, settings_under
+    each = settings_under(protocol, **settings)
+    planned = plan_each(settings=each, memory=None if memory is None else parse_bytes(memory), **options)
+    for message in left_out(each):
+        say(message)
     made, (shortest, longest) = planned.plan, planned.lengths
     tokens = f"{shortest} to {longest}" if shortest < longest else str(longest)
     say(
@@ -50,8 +62,8 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
     flop = made.passes * made.flop
     time = "" if tflops is None else f", {flop / tflops / 1e12:,.0f} s at {tflops:g} TFLOP/s"
     say(
-        f"About as much work as {made.passes:,.0f} forward passes over all prompts, of {made.flop / 1e12:.3g} TFLOP "
-        f"each{time}."
+        f"{_together(each)} as much work as {made.passes:,.0f} forward passes over all prompts, of "
+        f"{made.flop / 1e12:.3g} TFLOP each{time}."
     )
     names = [phase.name for phase in made.phases]
     rows = [("weights", [sum(made.weights)] * len(names))]
@@ -70,6 +82,13 @@ def run_plan(settings: dict[str, Any], *, memory: str | None, tflops: float | No
     emit(pa.Table.from_pylist(table), "table", None, wide=True)
     if planned.memory is not None:
         say(_room(planned))
+
+
+def _together(settings: "Mapping[str, Settings]") -> str:
+    """How many runs the work is of, as the beginning of a sentence about it."""
+    if len(settings) == 1:
+        return "About"
+    return f"{len(settings)} runs ({', '.join(own.ablation for own in settings.values())}), together about"
 
 
 def _room(planned: "Planned") -> str:

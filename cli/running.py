@@ -58,9 +58,17 @@ def extract(
             rich_help_panel=_SCORES,
         ),
     ] = False,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="published (zero and mean, a run each) or contrast (corrupt): a named set of ablations and rankings; "
+            "--ablation and --ranking override it.",
+            rich_help_panel=_SCORES,
+        ),
+    ] = None,
     ablation: Annotated[
-        str, typer.Option(help="corrupt, zero or mean.", rich_help_panel=_SCORES)
-    ] = "corrupt",
+        str | None, typer.Option(help="corrupt (the default), zero or mean.", rich_help_panel=_SCORES)
+    ] = None,
     split_qkv: Annotated[
         bool,
         typer.Option("--split-qkv/--merge-qkv", help="Three inputs a head, or one.", rich_help_panel=_SCORES),
@@ -83,6 +91,14 @@ def extract(
         float | None,
         typer.Option(
             help="Rank the task by this share of the prompts, measure on the others.",
+            rich_help_panel=_CIRCUITS,
+        ),
+    ] = None,
+    cross_fit: Annotated[
+        int | None,
+        typer.Option(
+            "--cross-fit",
+            help="Random halvings of the prompts: the task ranking of each half is measured on the other.",
             rich_help_panel=_CIRCUITS,
         ),
     ] = None,
@@ -173,6 +189,9 @@ def extract(
 
     Example: wirescope extract --model gpt2 --task ioi --store circuits
 
+    Example: wirescope extract --model gpt2 --task ioi --store circuits
+    --protocol published
+
     Example: wirescope extract --model allenai/OLMo-7B-hf --task ioi
     --store circuits --dtype bfloat16 --plan --memory 80GB
     """
@@ -195,9 +214,10 @@ def extract(
         "merged": not split_qkv,
         "only_correct": only_correct,
         "curves": curves,
-        "rankings": tuple(dict.fromkeys(ranking or ["prompt", "task"])),
+        "rankings": tuple(dict.fromkeys(ranking)) if ranking else None,
         "sizes": numbers,
         "split": split,
+        "cross_fit": cross_fit,
         "batch_size": batch_size,
     }
     options = {
@@ -211,11 +231,11 @@ def extract(
         "device_map": device_map,
     }
     if plan:
-        run_plan(settings, memory=memory, devices=devices, tflops=tflops, **options)
+        run_plan(protocol, settings, memory=memory, devices=devices, tflops=tflops, **options)
     elif (memory, devices, tflops) != (None, None, None):
         raise InputError("--memory, --devices and --tflops are for --plan: they say what to plan for.")
     else:
-        run_extract(settings, store=store, run=run, **options)
+        run_extract(protocol, settings, store=store, run=run, **options)
 
 
 def sparsify(

@@ -25,6 +25,7 @@ from .prompts import (
     prompts_hash,
     trailing_spaces,
 )
+from .protocols import PROTOCOLS, Protocol, find_protocol
 from .published import (
     EMBEDDED,
     SIGNS,
@@ -43,8 +44,8 @@ from .published import (
     wiring_of,
 )
 from .reading import MOST_BYTES, is_torch, named_circuit, parse_circuit, read_circuit
-from .run import LEVELS, MEMBERSHIP, METRICS, Curves, Part, Run
-from .schema import SCHEMA_VERSION, TABLES, schema_of
+from .run import LEVELS, MEMBERSHIP, METRICS, MOST_HALVINGS, Curves, Part, Run
+from .schema import FOLDS, SCHEMA_VERSION, TABLES, schema_of
 from .sizes import parse_bytes
 from .store import (
     Catalog,
@@ -63,12 +64,15 @@ from .text import Documents, read_documents, task_documents
 
 __all__ = [
     "EMBEDDED",
+    "FOLDS",
     "LEVELS",
     "MAIN_TASKS",
     "MEMBERSHIP",
     "METRICS",
     "MOST_BYTES",
+    "MOST_HALVINGS",
     "PAIR",
+    "PROTOCOLS",
     "SCHEMA_VERSION",
     "SIGNS",
     "TABLES",
@@ -81,6 +85,7 @@ __all__ = [
     "Part",
     "Performance",
     "Prompt",
+    "Protocol",
     "PublishedCircuit",
     "Run",
     "RunWriter",
@@ -98,6 +103,7 @@ __all__ = [
     "doubted",
     "encode_pairs",
     "example",
+    "find_protocol",
     "find_run",
     "how_scored",
     "import_circuit",

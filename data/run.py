@@ -12,7 +12,7 @@ from typing import Any, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graphs import Inputs, Shape, StoreError, Wiring
+from ..graphs import RANKINGS, Inputs, Shape, StoreError, Wiring
 from .schema import SCHEMA_VERSION
 
 SIGN = "metric(ablated) - metric(clean)"
@@ -20,6 +20,8 @@ MEMBERSHIP = "1 in the circuit, 0 outside"
 """The sign of scores that are none: a published circuit may be a set of edges."""
 LEVELS = ("edge", "head", "attention")
 METRICS = ("logit_diff", "prob_diff", "kl")
+MOST_HALVINGS = 1_000
+"""Of the prompts, for cross-fitting: many more than any curve is the better for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Curves:
     """The share of the prompts that the task ranking is from; the curves are of the others. None: all, of all."""
     sizes: Mapping[str, Mapping[str, tuple[int, ...]]]
     """By level and ranking."""
+    cross_fit: int | None = None
+    """How many times the prompts are halved, and each half measured by the task rankings of the other. None: never."""
 
     @classmethod
     def from_plain(cls, record: Mapping[str, Any]) -> "Curves":
@@ -56,12 +60,18 @@ class Curves:
         split = None if record["split"] is None else float(record["split"])
         if split is not None and not 0 < split < 1:
             raise ValueError(f"split is {split}")
-        return cls(ablation=str(record["ablation"]), split=split, sizes=sizes)
+        halvings = record.get("cross_fit")
+        if halvings is not None and not (type(halvings) is int and 0 < halvings <= MOST_HALVINGS):
+            raise ValueError(f"cross_fit is {halvings!r}")
+        if halvings is not None and split is not None:
+            raise ValueError(f"split is {split} and cross_fit {halvings}")
+        return cls(ablation=str(record["ablation"]), split=split, sizes=sizes, cross_fit=halvings)
 
     @property
     def tag(self) -> str:
         """What its parts are called after, so that those of other curves are not taken for them."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        told = {name: value for name, value in asdict(self).items() if name != "cross_fit" or value}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
     def prompts(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Of so many prompts, those that the task ranking is from, and those that the curves are of; ascending.
@@ -77,13 +87,37 @@ class Curves:
         chosen, measured = np.split(shuffled, [round(self.split * count)])
         return np.sort(chosen), np.sort(measured)
 
+    def folds(self, count: int) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Of so many prompts, those that a task ranking is from and those that are measured by it, for each ranking.
+
+        There is one but for cross-fitting: there the fold 2 r + h measures the half h of the prompts as they are
+        halved for the r-th time, by the other half. Halvings depend on the number of prompts alone: each is of a
+        shuffle that has its own number for a seed.
+
+        >>> curves = Curves(ablation="corrupt", split=None, sizes={}, cross_fit=1)
+        >>> [(rank.tolist(), measured.tolist()) for rank, measured in curves.folds(5)]
+        [([0, 1, 3], [2, 4]), ([2, 4], [0, 1, 3])]
+        """
+        if self.cross_fit is None:
+            return [self.prompts(count)]
+        folds = []
+        for repeat in range(self.cross_fit):
+            shuffled = np.random.default_rng(repeat).permutation(np.arange(count, dtype=np.int32))
+            first, second = (np.sort(half) for half in np.split(shuffled, [count // 2]))
+            folds += [(second, first), (first, second)]
+        return folds
+
     def count(self, prompts: int) -> int:
         """On how many of so many prompts they are measured."""
         return prompts - (0 if self.split is None else round(self.split * prompts))
 
     def __len__(self) -> int:
         """How many circuits of each prompt they have."""
-        return sum(len(sizes) for rankings in self.sizes.values() for sizes in rankings.values())
+        return sum(
+            len(sizes) * (self.cross_fit or 1 if ranking in RANKINGS else 1)
+            for rankings in self.sizes.values()
+            for ranking, sizes in rankings.items()
+        )
 
     def without(self, others: Iterable["Curves"]) -> "Curves":
         """What of them is not among others."""
@@ -137,6 +171,8 @@ class Run:
     sign: str = SIGN
     ablation: str | None = None
     """Of the scores; curves say their own."""
+    protocol: str | None = None
+    """The named set of choices that it is one of, if any."""
     dtype: str | None = None
     device: str | None = None
     source: str | None = None
@@ -166,6 +202,11 @@ class Run:
         return Wiring(self.shape)
 
     @property
+    def stem(self) -> str:
+        """What the runs of one call have in common: its name, under a protocol without the ablation at its end."""
+        return self.run if self.protocol is None else self.run.removesuffix(f"-{self.ablation}")
+
+    @property
     def helpful_sign(self) -> int:
         """The sign that the score of a unit has that helps: -1, for a metric falls without it; a divergence grows."""
         return 1 if self.metric == "kl" or self.sign == MEMBERSHIP else -1
@@ -183,6 +224,11 @@ class Run:
     def split(self) -> float | None:
         """The share of its prompts that the task ranking is from; None where that is all of them."""
         return self.curves[0].split if self.curves else None
+
+    @property
+    def cross_fit(self) -> int | None:
+        """How many times its prompts are halved, so that each is measured by the task rankings of others."""
+        return self.curves[0].cross_fit if self.curves else None
 
     @property
     def held_out(self) -> NDArray[np.int32]:
@@ -229,6 +275,7 @@ class Run:
         words += ["--merge-qkv"] if self.shape.inputs is Inputs.MERGED else []
         words += ["--first-token"] if self.first_token else []
         words += ["--only-correct"] if self.only_correct else []
+        words += ["--protocol", self.protocol] if self.protocol else []
         return [*words, "--ablation", known["ablation"] or "corrupt"]
 
     def to_json(self) -> str:

@@ -7,14 +7,20 @@ scores are float32 with their bytes split into four streams, of which zstd compr
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 CHECKSUMS = 3
 """The version that was the first to list the checksums of parts."""
+FOLDS = 5
+"""The version that was the first to say by which of several rankings a circuit is."""
 _ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     2: {"prompts": ("clean_tokens",)},
     4: {"prompts": ("correct_answers", "wrong_answers", "is_right", "answer_rank")},
+    FOLDS: {"effects": ("fold",)},
 }
-"""By version, the columns that it was the first to have."""
+"""By version, the columns that it was the first to have.
+
+Version 5 is also the first whose ``run.json`` may name a protocol; older runs have none.
+"""
 
 _TEXTS = pa.list_(pa.string())
 _TOKENS = pa.list_(pa.int32())
@@ -75,6 +81,7 @@ TABLES: dict[str, pa.Schema] = {
         ablation=pa.string(),
         prompt_id=pa.int32(),
         requested=pa.int32(),
+        fold=pa.int32(),
         kept=pa.int32(),
         metric=pa.float32(),
         m_all=pa.float32(),

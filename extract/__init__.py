@@ -3,13 +3,13 @@
 from ..data import METRICS
 from .convert import convert
 from .difference import write_difference
-from .extraction import Outcome, extract
+from .extraction import Outcome, extract, extract_each
 from .memory import ExtractionError
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan
-from .planning import Planned, plan_extraction
+from .planning import Planned, plan_each, plan_extraction
 from .published import acdc_subgraph, mib_pt, read_pt
-from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings
+from .settings import ABLATIONS, METHODS, RANKINGS, Listener, Settings, left_out, settings_under
 
 __all__ = [
     "ABLATIONS",
@@ -29,11 +29,15 @@ __all__ = [
     "acdc_subgraph",
     "convert",
     "extract",
+    "extract_each",
     "find_device",
+    "left_out",
     "load_model",
     "load_vocabulary",
     "mib_pt",
+    "plan_each",
     "plan_extraction",
     "read_pt",
+    "settings_under",
     "write_difference",
 ]

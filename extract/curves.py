@@ -5,7 +5,8 @@ For each level and ranking, the k strongest units are kept and all others ablate
 
     prompt   each prompt ranks its own units, by |score|
     task     one ranking, by the mean over the prompts, its |size|; with a split, over a part of them, and measured on
-             the others
+             the others; cross-fitted, over each half of the prompts, however often they are halved, and measured on the
+             other half
     signed   likewise, the most helpful first; and so every other one of `graphs.RANKINGS`
     random   a different shuffle for each prompt: what any other ranking has to beat
 
@@ -41,7 +42,9 @@ _EVERY_HEAD = 64
 
 def ask_curves(settings: Settings, shape: Shape, lengths: Sequence[int]) -> Curves:
     """The curves that a call asks for, on prompts of these lengths."""
-    asked = Curves(ablation=settings.ablation, split=settings.split, sizes={})
+    asked = Curves(ablation=settings.ablation, split=settings.split, sizes={}, cross_fit=settings.cross_fit)
+    if settings.cross_fit and len(lengths) < 2:
+        raise InputError(f"--cross-fit {settings.cross_fit} halves the prompts, and there is {len(lengths)}.")
     chosen, measured = asked.prompts(len(lengths))
     if not len(chosen) or not len(measured):
         what = "measure circuits on" if len(chosen) else "rank by"
@@ -131,7 +134,7 @@ def add_curves(job: Job, settings: Settings, asked: Curves) -> int:
 
 def measure(job: Job, settings: Settings, curves: Curves) -> int:
     """Measure curves for those shards that lack them; how many circuits all processes did."""
-    chosen, measured = curves.prompts(len(job.prompts))
+    _, measured = curves.prompts(len(job.prompts))
     shards = {i: np.intersect1d(measured, shard).tolist() for i, shard in enumerate(job.shards)}
     missing = [i for i, own in shards.items() if own and not job.writer.has("effects", i, curves.tag)]
     job.workers.wait()  # so that all processes see the same shards as missing
@@ -139,7 +142,7 @@ def measure(job: Job, settings: Settings, curves: Curves) -> int:
         return 0
     left, total = len(curves) * sum(len(shards[i]) for i in missing), len(curves) * len(measured)
     job.listener.begin(_plan(curves, len(measured), total), "circuits", total, total - left)
-    measurer = _Measurer(job, settings, curves, chosen)
+    measurer = _Measurer(job, settings, curves)
     for i in filter(job.workers.does, missing):
         job.writer.write("effects", measurer(i, shards[i]), i, curves.tag)
     return left
@@ -151,14 +154,22 @@ def _plan(curves: Curves, prompts: int, total: int) -> str:
         if some := {by: sizes for by, sizes in rankings.items() if sizes}:
             sizes = sorted(set().union(*some.values()))
             many = f"{len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,}"
+            names = [
+                f"{by} ({_halvings(curves)})" if by in RANKINGS and curves.cross_fit else by for by in some
+            ]
             said.append(
-                f"\n  {level}: {many if len(sizes) > 1 else f'size {sizes[0]:,}'}, by {', '.join(some)}"
+                f"\n  {level}: {many if len(sizes) > 1 else f'size {sizes[0]:,}'}, by {', '.join(names)}"
             )
     return f"Curves of {prompts:,} prompts, {curves.ablation} ablation, {total:,} circuits:{''.join(said)}"
 
 
-_Effect = tuple[str, str, int, int, int, float, float, float]
-"""A row of `effects`, less its ablation: level, ranking, prompt, requested, kept, metric, m_all, m_none."""
+def _halvings(curves: Curves) -> str:
+    return "prompts halved once" if curves.cross_fit == 1 else f"prompts halved {curves.cross_fit} times"
+
+
+_COLUMNS = ("level", "ranking", "prompt_id", "requested", "fold", "kept", "metric", "m_all", "m_none")
+_Effect = tuple[str, str, int, int, int | None, int, float, float, float]
+"""A row of `effects`, less its ablation."""
 _Orders = Mapping[int, Mapping[str, Ids]]
 """By prompt, its own rankings."""
 
@@ -166,14 +177,15 @@ _Orders = Mapping[int, Mapping[str, Ids]]
 class _Measurer:
     """Measures the circuits of prompts."""
 
-    def __init__(self, job: Job, settings: Settings, curves: Curves, chosen: Ids) -> None:
+    def __init__(self, job: Job, settings: Settings, curves: Curves) -> None:
         self._job, self._curves = job, curves
         self._circuits = circuits_of(
             job.model.taps, job.wiring, curves, dense=is_accelerator(job.model.device)
         )
         self._means = job.means if curves.ablation == "mean" else None
         self._room = Room(settings.batch_size or PROMPTS_AT_A_TIME, job.model.device, job.listener)
-        self._of_task = {level: self._task_orders(level, chosen) for level in self._circuits}
+        self._folds = curves.folds(len(job.prompts))
+        self._of_task = {level: self._task_orders(level) for level in self._circuits}
 
     def __call__(self, shard: int, prompts: Sequence[int]) -> pa.Table:
         """The effects of prompts of a shard."""
@@ -187,9 +199,8 @@ class _Measurer:
         ):
             rows += found
         _check_finite(rows, job.model.dtype_name)
-        rows.sort(key=lambda row: (LEVELS.index(row[0]), *row[1:4]))
-        names = ("level", "ranking", "prompt_id", "requested", "kept", "metric", "m_all", "m_none")
-        table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
+        rows.sort(key=lambda row: (LEVELS.index(row[0]), *row[1:4], row[4] or 0))
+        table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COLUMNS)
         return table.append_column("ablation", pa.array([self._curves.ablation] * len(rows)))
 
     def _batch(
@@ -227,29 +238,39 @@ class _Measurer:
         nothing = [Row(i, np.zeros(len(orders[p][RANDOM]), dtype=bool)) for i, p in enumerate(prompts)]
         m_none = to_array(circuits(ablated, nothing)).tolist()
 
-        def effect(by: str, k: int, row: Row, metric: float | None = None) -> _Effect:
+        def effect(by: str, k: int, fold: int | None, row: Row, metric: float | None = None) -> _Effect:
             """A row of the table; that no units are kept, or all, is known."""
             prompt, none, count = prompts[row.prompt], m_none[row.prompt], int(row.kept.sum())
             if metric is None:
                 metric = m_all[prompt] if count else none
-            return level, by, prompt, k, count, metric, m_all[prompt], none
+            return level, by, prompt, k, fold, count, metric, m_all[prompt], none
 
-        def run(some: Sequence[tuple[str, int, Row]]) -> Iterator[_Effect]:
+        def run(some: Sequence[tuple[str, int, int | None, Row]]) -> Iterator[_Effect]:
             metrics = to_array(circuits(ablated, [row for *_, row in some])).tolist()
             self._count(len(some))
             for asked, metric in zip(some, metrics, strict=True):
                 yield effect(*asked, metric)
 
-        pending: list[tuple[str, int, Row]] = []
+        def kept(by: str, k: int) -> Iterator[tuple[int | None, Row]]:
+            """The circuits of one size of all prompts, with the fold that each is of."""
+            if by not in RANKINGS:
+                yield from ((None, Row(i, circuits.top(orders[p][by], k))) for i, p in enumerate(prompts))
+                return
+            for number, ((_, measured), order) in enumerate(
+                zip(self._folds, self._of_task[level][by], strict=True)
+            ):
+                if there := np.flatnonzero(np.isin(prompts, measured)).tolist():
+                    shared, fold = circuits.top(order, k), None if self._curves.cross_fit is None else number
+                    yield from ((fold, Row(i, shared)) for i in there)
+
+        pending: list[tuple[str, int, int | None, Row]] = []
         for k, by in sorted((k, by) for by, sizes in self._curves.sizes[level].items() for k in sizes):
-            shared = circuits.top(self._of_task[level][by], k) if by in RANKINGS else None
-            for i, prompt in enumerate(prompts):
-                row = Row(i, circuits.top(orders[prompt][by], k) if shared is None else shared)
+            for fold, row in kept(by, k):
                 if row.kept.any() and not row.kept.all():
-                    pending.append((by, k, row))
+                    pending.append((by, k, fold, row))
                 else:
                     self._count(1)
-                    yield effect(by, k, row)
+                    yield effect(by, k, fold, row)
             while len(pending) >= size:
                 yield from run(pending[:size])
                 del pending[:size]
@@ -271,23 +292,27 @@ class _Measurer:
                     orders[prompt]["prompt"] = ranking(scores)
         return orders
 
-    def _task_orders(self, level: str, chosen: Ids) -> dict[str, Ids]:
-        """The rankings of the task that are asked for, by name."""
+    def _task_orders(self, level: str) -> dict[str, list[Ids]]:
+        """The rankings of the task that are asked for, by name: one for each fold."""
         asked = [by for by, sizes in self._curves.sizes[level].items() if by in RANKINGS and sizes]
         if not asked:
             return {}
-        means, sign = self._mean_scores(level, chosen), self._job.writer.run.helpful_sign
-        return {by: ranking(means, by, sign=sign) for by in asked}
+        means, sign = self._mean_scores(level), self._job.writer.run.helpful_sign
+        return {by: [ranking(own, by, sign=sign) for own in means] for by in asked}
 
-    def _mean_scores(self, level: str, chosen: Ids) -> NDArray[np.float32]:
-        """The mean scores of units over some prompts."""
-        total: NDArray[np.float64] | float = 0.0
-        wanted = set(chosen.tolist())
+    def _mean_scores(self, level: str) -> list[NDArray[np.float32]]:
+        """The mean scores of units over the prompts that rank, for each fold."""
+        wanted = [set(chosen.tolist()) for chosen, _ in self._folds]
+        totals: list[NDArray[np.float64] | float] = [0.0] * len(wanted)
         for shard in range(len(self._job.shards)):
             for prompt, scores in self._scores(level, shard):
-                if prompt in wanted:
-                    total = total + scores.astype(np.float64)
-        return np.asarray(total / len(wanted), dtype=np.float32)
+                for fold, chosen in enumerate(wanted):
+                    if prompt in chosen:
+                        totals[fold] = totals[fold] + scores.astype(np.float64)
+        return [
+            np.asarray(total / len(chosen), dtype=np.float32)
+            for total, chosen in zip(totals, wanted, strict=True)
+        ]
 
     def _scores(self, level: str, shard: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """The scores of each prompt of a shard, in the order of the units."""
@@ -302,7 +327,7 @@ class _Measurer:
 
 def _check_finite(rows: Sequence[_Effect], dtype: str) -> None:
     """Refuse numbers that are none."""
-    bad = sorted({row[2] for row in rows if not np.isfinite(row[5:]).all()})
+    bad = sorted({row[2] for row in rows if not np.isfinite(row[6:]).all()})
     if bad:
         raise ExtractionError(
             f"Circuits of {len(bad)} prompts ({', '.join(map(str, bad[:10]))}) have metrics that are not finite in "

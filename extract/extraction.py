@@ -5,7 +5,7 @@ files are there, and so are its curves. So an interrupted run loses one shard at
 run is finished, and readers see it, when the scores are there; curves are added to it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from ..data import (
+    FOLDS,
     LEVELS,
+    PROTOCOLS,
     Curves,
     Performance,
     Prompt,
@@ -41,7 +43,7 @@ from .placement import find_devices
 from .planning import with_room
 from .scoring import score
 from .selecting import right_prompts
-from .settings import Deaf, Listener, Settings
+from .settings import Deaf, Listener, Settings, left_out
 from .workers import Workers, all_workers, local_rank
 
 _DEFAULT, _DEAF = Settings(), Deaf()
@@ -85,11 +87,50 @@ def extract(
     Go on with it if it was interrupted; add to it if other curves are asked for. A device map, `auto` or a file,
     spreads the model over several accelerators of this machine.
     """
-    settings.check()
+    (outcome,) = extract_each(
+        model=model,
+        store=store,
+        prompts=prompts,
+        task=task,
+        run=run,
+        settings={"": settings},
+        limit=limit,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        listener=listener,
+    )
+    return outcome
+
+
+def extract_each(
+    *,
+    model: str,
+    store: Path | str,
+    settings: Mapping[str, Settings],
+    prompts: Path | str | None = None,
+    task: str | None = None,
+    run: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    listener: Listener = _DEAF,
+) -> tuple[Outcome, ...]:
+    """The same for several settings, as `settings_under` makes them of a protocol: a run each, one after the other.
+
+    They are on the same prompts, and the model is loaded once. Settings go by what the name of their run ends in.
+    """
+    for own in settings.values():
+        own.check()
     one_of("dtype", dtype, DTYPES)
-    asked = ask(model, prompts, task, limit, seed, settings)
+    first = next(iter(settings.values()))  # it has all levels
+    asked = ask(model, prompts, task, limit, seed, first)
     run = run_name(model, asked.name) if run is None else run
-    check_run(store, run)
+    for ending in settings:
+        check_run(store, run + ending)
     devices = [find_device(device, local_rank())] if device_map is None else find_devices(device, device_map)
     where = devices[-1]
     try:
@@ -101,15 +142,23 @@ def extract(
                     f"wirescope: {spaced:,} of {len(tried):,} prompts end in a space, which the model reads as a token "
                     "of its own; answers that begin with one follow a prompt without."
                 )
-            if settings.only_correct:
-                given = right_prompts(loaded, tried, settings, workers, listener)
+            if first.only_correct:
+                given = right_prompts(loaded, tried, first, workers, listener)
                 if workers.rank == 0:
                     listener.note(
                         f"Of {len(tried):,} prompts the model gets {len(given):,} right; they alone are taken."
                     )
-            record = _record(loaded, given, len(tried), run, asked, settings)
-            settings = with_room(settings, given, loaded, workers, listener)
-            return _extract(loaded, given, store, record, settings, workers, listener)
+            if workers.rank == 0:
+                for message in left_out(settings):
+                    listener.note(message)
+            outcomes = []
+            for ending, own in settings.items():
+                record = _record(loaded, given, len(tried), run + ending, asked, own)
+                if workers.rank == 0:
+                    _introduce(record, own, listener)
+                roomy = with_room(own, given, loaded, workers, listener)
+                outcomes.append(_extract(loaded, given, store, record, roomy, workers, listener))
+            return tuple(outcomes)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, ExtractionError) or not out_of_memory(error):
             raise
@@ -126,6 +175,18 @@ def run_name(model: str, task: str) -> str:
     return "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._+@-") else "-" for letter in name
     )
+
+
+def _introduce(record: Run, settings: Settings, listener: Listener) -> None:
+    """Say under which protocol a run is made, or that it is not."""
+    if record.protocol:
+        listener.note(f"Run '{record.run}', protocol {record.protocol}, ablation {record.ablation}:")
+    elif settings.protocol:
+        known = ", ".join(PROTOCOLS[settings.protocol].ablations)
+        listener.note(
+            f"wirescope: the ablation {settings.ablation} is none of the protocol {settings.protocol} ({known}): the "
+            "run is not named after it."
+        )
 
 
 def _extract(
@@ -190,17 +251,28 @@ def _adopted(store: Path | str, record: Run, curves: Curves | None) -> Run:
     there = find_run(store, record.run)
     if there is None or curves is None or not set(record.levels) <= set(there.levels):
         return record
-    if there.curves and there.curves[0].split != curves.split:
-        was, now = (
-            f"--split {split}" if split else "no --split" for split in (there.curves[0].split, curves.split)
-        )
+    if there.curves and (was := _ranking_options(there.curves[0])) != (now := _ranking_options(curves)):
+        neither = f"no {(was or now).split()[0]}"
         raise InputError(
-            f"The run '{there.run}' has curves with {was}, and this call has {now}: their task rankings differ; "
-            "choose another name with --run."
+            f"The run '{there.run}' has curves with {was or neither}, and this call has {now or neither}: their task "
+            "rankings differ; choose another name with --run."
+        )
+    if curves.cross_fit and there.schema_version < FOLDS:
+        raise InputError(
+            f"The run '{there.run}' is of an older Wirescope (schema {there.schema_version}), which has no place for "
+            "what --cross-fit measures: choose another name with --run."
         )
     if not (there.finished or there.curves):
         return record
-    return replace(record, levels=there.levels, ablation=there.ablation)
+    protocol = record.protocol or there.protocol
+    return replace(record, levels=there.levels, ablation=there.ablation, protocol=protocol)
+
+
+def _ranking_options(curves: Curves) -> str:
+    """What of a call says which prompts rank for which; empty where all do for all."""
+    if curves.cross_fit is not None:
+        return f"--cross-fit {curves.cross_fit}"
+    return "" if curves.split is None else f"--split {curves.split}"
 
 
 def _record(
@@ -230,6 +302,7 @@ def _record(
         metric=settings.metric,
         first_token=settings.first_token,
         ablation=settings.ablation,
+        protocol=settings.protocol_kept,
         dtype=model.dtype_name,
         device=model.device.type,
         versions={name: version(name) for name in ("torch", "transformers")},

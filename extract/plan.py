@@ -174,6 +174,24 @@ def make_plan(
     )
 
 
+def one_after_the_other(plans: Mapping[str, Plan]) -> Plan:
+    """The plan of several runs on the same prompts: their work together, their phases one by one.
+
+    Plans go by what the names of their runs end in, and so do the names of their phases.
+    """
+    phases = [
+        replace(phase, name=f"{ending.removeprefix('-')} {phase.name}".strip())
+        for ending, plan in plans.items()
+        for phase in plan.phases
+    ]
+    return replace(
+        next(iter(plans.values())),
+        disk=sum(plan.disk for plan in plans.values()),
+        phases=tuple(phases),
+        passes=sum(plan.passes for plan in plans.values()),
+    )
+
+
 def largest_batch(
     plan: Plan,
     model: Model,

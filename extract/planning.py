@@ -1,6 +1,6 @@
 """Planning a call: what it would do and need, and how much of it at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .asked import ask
 from .job import at_a_time
 from .models import DTYPES, Model, find_device, is_accelerator, load_sketch
 from .placement import find_map
-from .plan import Plan, largest_batch, make_plan, weights_by_device
+from .plan import Plan, largest_batch, make_plan, one_after_the_other, weights_by_device
 from .settings import Listener, Settings
 from .workers import Workers
 
@@ -54,9 +54,40 @@ def plan_extraction(
     With `memory`, in bytes, or `devices`, it is planned for so many accelerators with so much each, whether there are
     any here or not; without, for what is here.
     """
-    settings.check()
+    return plan_each(
+        model=model,
+        prompts=prompts,
+        task=task,
+        settings={"": settings},
+        limit=limit,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        devices=devices,
+        memory=memory,
+    )
+
+
+def plan_each(
+    *,
+    model: str,
+    settings: Mapping[str, Settings],
+    prompts: Path | str | None = None,
+    task: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    devices: int | None = None,
+    memory: int | None = None,
+) -> Planned:
+    """The same of `extract_each`: the work and the disk of all runs together, and the phases of each."""
+    for own in settings.values():
+        own.check()
     one_of("dtype", dtype, DTYPES)
-    asked = ask(model, prompts, task, limit, seed, settings)
+    asked = ask(model, prompts, task, limit, seed, next(iter(settings.values())))
     if device_map is not None and device != "auto":
         raise InputError(f"--device-map says where the model is: leave out --device {device}.")
     if devices is not None and device_map is None:
@@ -74,10 +105,17 @@ def plan_extraction(
             )
         options["devices"] = find_map(device_map, sketch.parts, count)
     memory = free_memory(here) if memory is None else memory
-    made = make_plan(sketch, given, settings, **options)
+    plans = {ending: make_plan(sketch, given, own, **options) for ending, own in settings.items()}
+    made = one_after_the_other(plans)
     lengths = [len(prompt.clean_ids) for prompt in given]
-    rooms = [memory or 0] * len(made.blocks)
-    fitting = None if memory is None else largest_batch(made, sketch, given, settings, rooms, **options)
+    fitting = None
+    if memory is not None:
+        rooms = [memory] * len(made.blocks)
+        each = [
+            largest_batch(plans[ending], sketch, given, own, rooms, **options) or 0
+            for ending, own in settings.items()
+        ]
+        fitting = min(each) or None
     return Planned(model, sketch.model_type, made, (min(lengths), max(lengths)), memory, fitting)
 
 

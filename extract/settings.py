@@ -1,10 +1,11 @@
 """What is scored and measured, and how: all that a call can choose, and who is told how it goes."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from .. import graphs
-from ..data import LEVELS, METRICS
+from ..data import LEVELS, METRICS, MOST_HALVINGS, PROTOCOLS, find_protocol
 from ..graphs import InputError, one_of
 
 METHODS = ("eap-ig", "eap", "exact")
@@ -26,6 +27,8 @@ class Settings:
     first_token: bool = False
     """Whether answers of several tokens count by their first one."""
     ablation: str = "corrupt"
+    protocol: str | None = None
+    """The named set of choices that this is one of; `settings_under` makes them."""
     merged: bool = False
     """One input a head instead of q, k and v."""
     only_correct: bool = False
@@ -37,8 +40,17 @@ class Settings:
     """Of circuits; "mib": the ten of that benchmark; None: from 1 to everything."""
     split: float | None = None
     """The share of the prompts that the task ranking is from; all curves are then of the others."""
+    cross_fit: int | None = None
+    """How many times the prompts are halved: in each, each half is measured by the task rankings of the other."""
     batch_size: int | None = None
     """Prompts at a time; units at a time for `exact`; circuits at a time for curves."""
+
+    @property
+    def protocol_kept(self) -> str | None:
+        """The protocol, unless the ablation is another one's: that it is named by then would be wrong."""
+        return (
+            self.protocol if self.protocol and self.ablation in PROTOCOLS[self.protocol].ablations else None
+        )
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is loaded."""
@@ -47,6 +59,8 @@ class Settings:
         one_of("method", self.method, METHODS)
         one_of("metric", self.metric, METRICS)
         one_of("ablation", self.ablation, ABLATIONS)
+        if self.protocol is not None:
+            find_protocol(self.protocol)
         if not self.levels:
             raise InputError(f"There is no level to score: choose from {', '.join(LEVELS)}.")
         if self.steps < 1:
@@ -65,8 +79,8 @@ class Settings:
             )
         if self.curves:
             self._check_curves()
-        elif self.sizes is not None or self.split is not None:
-            raise InputError("--no-curves measures no circuits: leave out --sizes and --split.")
+        elif (self.sizes, self.split, self.cross_fit) != (None, None, None):
+            raise InputError("--no-curves measures no circuits: leave out --sizes, --split and --cross-fit.")
 
     def _check_curves(self) -> None:
         for ranking in self.rankings:
@@ -84,6 +98,16 @@ class Settings:
             self._check_sizes(self.sizes)
         if self.split is not None and not 0 < self.split < 1:
             raise InputError(f"--split {self.split} is not a share of the prompts: it lies between 0 and 1.")
+        if self.cross_fit is not None and not 0 < self.cross_fit <= MOST_HALVINGS:
+            raise InputError(
+                f"--cross-fit {self.cross_fit} is not how many times the prompts are halved: choose from 1 to "
+                f"{MOST_HALVINGS:,}."
+            )
+        if self.split is not None and self.cross_fit is not None:
+            raise InputError(
+                f"--split {self.split} and --cross-fit {self.cross_fit} both say which prompts rank for which: choose "
+                "one of them."
+            )
 
     def _check_sizes(self, sizes: tuple[int, ...] | str) -> None:
         if isinstance(sizes, str):
@@ -95,6 +119,52 @@ class Settings:
                 raise InputError(f"A circuit has a whole number of units, not {size} (--sizes).")
             if size < 1:
                 raise InputError(f"A circuit has at least one unit, not {size} (--sizes).")
+
+
+def settings_under(protocol: str | None, **given: Any) -> dict[str, Settings]:
+    """The settings of the runs that a protocol makes, by what their names end in; what is given wins.
+
+    Without a protocol, or where it comes to one ablation, it is one run. Under the ablation `mean` the level
+    `attention` is left out, and without another level there is no such run.
+
+    >>> {ending: one.ablation for ending, one in settings_under("published").items()}
+    {'-zero': 'zero', '-mean': 'mean'}
+    >>> list(settings_under("published", ablation="zero")), list(settings_under("contrast"))
+    ([''], [''])
+    """
+    known = {name: value for name, value in given.items() if value is not None}
+    if protocol is None:
+        return {"": Settings(**known)}
+    found = find_protocol(protocol)
+    first = Settings(
+        **{"ablation": found.ablations[0], "rankings": found.rankings, "protocol": protocol} | known
+    )
+    if "ablation" in known or len(found.ablations) == 1:
+        return {"": first}
+    made = {}
+    for ablation in found.ablations:
+        levels = tuple(level for level in first.levels if ablation != "mean" or level != "attention")
+        if levels or not first.levels:
+            made[f"-{ablation}"] = replace(first, ablation=ablation, levels=levels)
+    return made
+
+
+def left_out(settings: Mapping[str, Settings]) -> list[str]:
+    """What is said of the levels that some of the runs of a protocol do not have."""
+    first = next(iter(settings.values()))
+    if "" in settings or "attention" not in first.levels:
+        return []
+    if len(settings) == 1:
+        return [
+            "wirescope: the ablation mean is not defined at the level attention: under the protocol "
+            f"{first.protocol} there is the run with {first.ablation} alone."
+        ]
+    return [
+        f"wirescope: the ablation {own.ablation} is not defined at the level attention: the run with it has the levels "
+        f"{', '.join(own.levels)}."
+        for own in settings.values()
+        if "attention" not in own.levels
+    ]
 
 
 class Listener(Protocol):

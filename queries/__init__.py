@@ -1,6 +1,5 @@
 """DuckDB, or Spark, over the store: one .sql file a question, and a thin runner."""
 
-from .bootstrap import resample, set_thresholds
 from .circuits import (
     Choice,
     Chosen,
@@ -11,6 +10,7 @@ from .circuits import (
     falls_again,
     heads_side_by_side,
     prompts_that_rank,
+    ragged_note,
     ranked_by,
     to_list,
     units,
@@ -24,6 +24,7 @@ from .comparing import (
     check_labels,
     compare,
     curves_command,
+    interval_words,
     labels_of,
     pair_up,
     printable,
@@ -34,6 +35,7 @@ from .notebook import Store, open  # noqa: A004  # for q.open(...)
 from .performing import curve_doubts, performances
 from .questions import CROSSINGS, answer, ask, check_effect, parameters, select, why_empty
 from .session import open_catalog, open_store
+from .settings import set_thresholds
 from .spark import open_spark, start_spark
 from .texts import QUESTIONS, VIEWS, text
 
@@ -65,6 +67,7 @@ __all__ = [
     "explore",
     "falls_again",
     "heads_side_by_side",
+    "interval_words",
     "labels_of",
     "limited",
     "open",
@@ -76,8 +79,8 @@ __all__ = [
     "performances",
     "printable",
     "prompts_that_rank",
+    "ragged_note",
     "ranked_by",
-    "resample",
     "select",
     "set_thresholds",
     "start_spark",

@@ -243,20 +243,36 @@ def size_for_effect(connection: Connection, run: Run, level: str, choice: Choice
         for point in curve.to_pylist()
         if point["requested"] > 0 and point["explained"] is not None
     ]
-    enough = [size for size, explained in points if explained >= effect]
-    lasting = [size for size, _ in takewhile(lambda point: point[1] >= effect, reversed(points))]
-    if not enough:
+    first, k = _crossings(effect, points)
+    if first is None:
         raise InputError(
             f"The measured curve of the run '{run.run}' {which} never explains {effect} of the effect."
         )
-    first, k = enough[0], lasting[-1] if lasting else None
     if k is None and choice.crossing == "sustained":
         raise InputError(
             f"The measured curve of the run '{run.run}' {which} explains {effect} of the effect at {first:,}, but "
             f"falls below that again and ends at {points[-1][1]:.3g}: --crossing first takes the {first:,}."
         )
-    note = falls_again(effect, first, k) if k is None or k > 1.1 * first else ""
-    return Size(first if choice.crossing == "first" or k is None else k, note)
+    return Size(first if choice.crossing == "first" or k is None else k, ragged_note(effect, points))
+
+
+def ragged_note(effect: float, points: Sequence[tuple[int, float]]) -> str:
+    """That a curve of measured sizes falls below an effect again where it does, in words; empty where it does not.
+
+    >>> ragged_note(0.9, [(4, 0.95), (20, 0.5), (60, 0.95)])
+    'the curve falls below 0.9 again after 4, and stays there from 60 on'
+    >>> ragged_note(0.9, [(4, 0.2), (20, 0.95)])
+    ''
+    """
+    first, k = _crossings(effect, points)
+    return falls_again(effect, first, k) if first is not None and (k is None or k > 1.1 * first) else ""
+
+
+def _crossings(effect: float, points: Sequence[tuple[int, float]]) -> tuple[int | None, int | None]:
+    """The smallest measured size of so much effect, and the smallest one from which on it stays."""
+    enough = [size for size, explained in points if explained >= effect]
+    lasting = [size for size, _ in takewhile(lambda point: point[1] >= effect, reversed(points))]
+    return enough[0] if enough else None, lasting[-1] if lasting else None
 
 
 def falls_again(threshold: float, first: float, k: float | None) -> str:

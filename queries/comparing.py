@@ -2,23 +2,22 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from ..data import MAIN_TASKS, Catalog, Performance, Run
+from ..data import MAIN_TASKS, Catalog, Performance, Run, find_protocol
 from ..graphs import InputError, did_you_mean, one_of
-from .bootstrap import set_chosen
 from .engine import Connection
 from .performing import curve_doubts, performances
+from .protocols import crossings_under, runs_of, stems_of
 from .questions import CROSSINGS, ask, check_effect
+from .settings import set_chosen
 
 _SIZES = 120
 """Of an attributed curve that no measured one gives its sizes."""
-DRAWS = 1000
-"""Of the bootstrap that a multiplier's interval is from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +25,31 @@ class View:
     """Which of the measured curves of a run are looked at, and at which explained effect they are compared."""
 
     level: str = "edge"
-    ranking: str = "prompt"
+    ranking: str = ""
+    """By default the protocol's, or each prompt's own."""
     ablation: str | None = None
     """None: that of the scores."""
+    protocol: str | None = None
+    """Only runs made under it are looked at; without an ablation, of each model the one with the smaller circuit."""
     threshold: float = 0.9
     crossing: str = "sustained"
     """Whether they are compared where they stay at that effect, or where they `first` get there."""
 
     def __post_init__(self) -> None:
         one_of("crossing", self.crossing, CROSSINGS)
+        if not self.ranking:
+            ranking = find_protocol(self.protocol).ranking(self.level) if self.protocol else "prompt"
+            object.__setattr__(self, "ranking", ranking)
         if self.level == "attention" and self.ranking != "prompt":
             raise InputError(
                 "Attention edges belong to one prompt, and there is no ranking of the task: choose --ranking prompt."
             )
         check_effect("The threshold", self.threshold)
+
+    @property
+    def smaller(self) -> bool:
+        """Whether of each model the ablation with the smaller circuit is looked at."""
+        return self.protocol is not None and self.ablation is None
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,8 @@ class Curve:
     """How well the model does the task."""
     doubts: tuple[str, ...] = ()
     """Why the curve explains nothing, if so."""
+    among: Mapping[str, float | None] = field(default_factory=dict)
+    """Under a protocol: by ablation, from where on the model's curves stay at the threshold. This is the smallest."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +85,7 @@ class Multiplier:
     multiplier: float | None
     low: float | None
     high: float | None
-    """The 95 % interval over prompts, the rankings taken as given."""
-    defined: float
-    """The share of the draws in which both get there."""
+    """The 95 % interval over prompts and, of cross-fitted curves, rankings; None where it is open."""
     sparse_first_k: float | None = None
     dense_first_k: float | None = None
     """Where the curves first get there, whether they stay or not."""
@@ -90,8 +100,36 @@ class Comparison:
     """None for one run, and where a model does not do the task."""
 
 
-def pair_up(connection: Connection, catalog: Catalog, names: Sequence[str]) -> list[tuple[Run, ...]]:
-    """Runs by name, two by two: sparse, then dense; one alone; or, without names, all that the store has in pairs."""
+def interval_words(low: float | None, high: float | None) -> str:
+    """An interval of a multiplier in words, of which either end may be open.
+
+    >>> interval_words(1.46, 1.912), interval_words(3.1, None), interval_words(None, 0.8), interval_words(None, None)
+    ('1.46 to 1.91', 'from 3.10 upwards', 'up to 0.80', 'open at both ends')
+    """
+    if low is None or high is None:
+        ends = [f"from {low:.2f} upwards"] * (low is not None) + [f"up to {high:.2f}"] * (high is not None)
+        return ends[0] if ends else "open at both ends"
+    return f"{low:.2f} to {high:.2f}"
+
+
+def pair_up(
+    connection: Connection, catalog: Catalog, names: Sequence[str], view: View | None = None
+) -> list[tuple[Run, ...]]:
+    """Runs by name, two by two: sparse, then dense; one alone; or, without names, all that the store has in pairs.
+
+    Where the view has a protocol, those made under it, by their names or stems: of each model the one that counts.
+    """
+    if len(names) > 1 and len(names) % 2:
+        raise InputError(
+            f"Runs are compared two by two, sparse and dense, and these are {len(names)}: {', '.join(names)}."
+        )
+    if view is not None and view.protocol is not None:
+        stems = stems_of(connection, catalog, names, view.protocol)
+        pairs = [tuple(_that_counts(connection, catalog, stem, view) for stem in pair) for pair in stems]
+        for pair in pairs:
+            if len(pair) == 2:
+                _check_pair(*pair)
+        return pairs if names else _in_order(pairs)
     if not names:
         found = [(row["sparse_run"], row["dense_run"]) for row in ask(connection, "run_pairs").to_pylist()]
         if not found:
@@ -99,14 +137,10 @@ def pair_up(connection: Connection, catalog: Catalog, names: Sequence[str]) -> l
                 f"The store '{catalog.path}' has no sparse run with its dense twin: name runs with --runs SPARSE DENSE."
             )
         pairs = [tuple(map(catalog.run, pair)) for pair in found]
-        return sorted(pairs, key=lambda pair: (_place(pair[0].task), [run.run for run in pair]))
+        return _in_order(pairs)
     runs = [catalog.run(name) for name in names]
     if len(runs) == 1:
         return [(runs[0],)]
-    if len(runs) % 2:
-        raise InputError(
-            f"Runs are compared two by two, sparse and dense, and these are {len(runs)}: {', '.join(names)}."
-        )
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
     for sparse, dense in pairs:
         _check_pair(sparse, dense)
@@ -132,13 +166,26 @@ def compare(
             f"The edges of '{runs[0].run}' have {inputs[0]} inputs and those of '{runs[1].run}' {inputs[1]} ones: how "
             "many there are cannot be compared; extract both with --split-qkv or both with --merge-qkv."
         )
-    if sparse.ablation != dense.ablation:
+    if sparse.ablation != dense.ablation and not view.smaller:
         raise InputError(
             f"'{sparse.run.run}' was measured with the ablation {sparse.ablation} and '{dense.run.run}' with "
             f"{dense.ablation}: choose one that both have with --ablation."
         )
     if any(curve.doubts for curve in curves):
         return Comparison(curves, None)
+    if view.smaller:
+        (row,) = ask(
+            connection,
+            "run_protocol_ratio",
+            protocol=view.protocol,
+            sparse=sparse.run.stem,
+            dense=dense.run.stem,
+            level=view.level,
+            ranking=view.ranking,
+            threshold=view.threshold,
+            crossing=view.crossing,
+        ).to_pylist()
+        return Comparison(curves, Multiplier(**row))
     (row,) = ask(
         connection,
         "run_multiplier",
@@ -149,7 +196,6 @@ def compare(
         ablation=sparse.ablation,
         threshold=view.threshold,
         crossing=view.crossing,
-        draws=DRAWS,
     ).to_pylist()
     return Comparison(curves, Multiplier(**row))
 
@@ -195,7 +241,9 @@ def curves_command(run: Run, store: Path, view: View) -> str:
         ablation=view.ablation or run.ablation,
     )
     words += ["--ranking", view.ranking] if view.ranking not in ("prompt", "task") else []
-    words += ["--split", str(run.split)] if run.split and not more else []
+    if not more:
+        words += ["--split", str(run.split)] if run.split else []
+        words += ["--cross-fit", str(run.cross_fit)] if run.cross_fit else []
     return shlex.join(words)
 
 
@@ -220,6 +268,7 @@ def _curve(connection: Connection, store: Path, run: Run, view: View, attributed
         set_chosen(connection, measured if view.ranking == "prompt" else run.ranked_by.tolist())
         shares = ask(connection, "run_attributed", run=run.run, level=view.level, ranking=view.ranking)
     performance = performances(connection)[run.run]
+    among = _crossings(connection, run.stem, view)[1] if view.smaller else {}
     return Curve(
         run=run,
         ablation=ablation,
@@ -229,7 +278,30 @@ def _curve(connection: Connection, store: Path, run: Run, view: View, attributed
         prompts=len(measured),
         performance=performance,
         doubts=tuple(curve_doubts(connection, run, performance)[view.level, ablation]),
+        among=among,
     )
+
+
+def _crossings(
+    connection: Connection, stem: str, view: View
+) -> tuple[str | None, Mapping[str, float | None]]:
+    return crossings_under(
+        connection,
+        stem,
+        protocol=view.protocol or "",
+        level=view.level,
+        ranking=view.ranking,
+        threshold=view.threshold,
+    )
+
+
+def _that_counts(connection: Connection, catalog: Catalog, stem: str, view: View) -> Run:
+    """The run that a view looks at, of those with this stem: by its ablation, or with the smaller circuit."""
+    runs = runs_of(catalog, stem, view.protocol or "")
+    if not view.smaller:
+        return next((run for run in runs if run.ablation == view.ablation), runs[0])
+    name, _ = _crossings(connection, stem, view)
+    return runs[0] if name is None else catalog.run(name)
 
 
 def _attributed_alone(connection: Connection, run: Run) -> pa.Table:
@@ -262,6 +334,11 @@ def _check_pair(sparse: Run, dense: Run) -> None:
         raise InputError(
             f"'{dense.run}' is of the sparse twin of '{sparse.run}': give the sparse run first, then the dense one."
         )
+
+
+def _in_order(pairs: Iterable[tuple[Run, ...]]) -> list[tuple[Run, ...]]:
+    """By task and name."""
+    return sorted(pairs, key=lambda pair: (_place(pair[0].task), [run.run for run in pair]))
 
 
 def _place(task: str | None) -> tuple[int, str]:

@@ -1,22 +1,27 @@
--- How many times fewer units does each sparse run need than its dense twin?
--- Below 1 where it needs more; null where either curve does not stay at the threshold. A pair is ragged if either
--- curve falls below the threshold again, so that where it first gets there (sparse_first_k, dense_first_k) is another
--- size by more than a tenth.
+-- How many times fewer units does each sparse run need than its dense twin, and how sure is that?
+-- Below 1 where it needs more; null where either curve does not stay at the threshold. low and high are a 95 %
+-- interval, an end of it null where it is open (see crossings). A pair is ragged if either curve falls below the
+-- threshold again, so that where it first gets there (sparse_first_k, dense_first_k) is another size by more than a
+-- tenth.
 select
-    level,
-    ranking,
-    ablation,
-    task,
-    sparse_run,
-    dense_run,
-    threshold,
-    sparse_k,
-    dense_k,
-    multiplier,
-    sparse_first_k,
-    dense_first_k,
-    first_multiplier,
-    coalesce(sparse_k > 1.1 * sparse_first_k, sparse_first_k is not null)
-    or coalesce(dense_k > 1.1 * dense_first_k, dense_first_k is not null) as ragged
-from resampled_multipliers
-where draw = 0
+    comparisons.level,
+    comparisons.ranking,
+    comparisons.ablation,
+    run_pairs.task,
+    comparisons.sparse_run,
+    comparisons.dense_run,
+    comparisons.threshold,
+    comparisons.sparse_k,
+    comparisons.dense_k,
+    comparisons.multiplier,
+    comparisons.low,
+    comparisons.high,
+    comparisons.sparse_first_k,
+    comparisons.dense_first_k,
+    comparisons.first_multiplier,
+    comparisons.first_low,
+    comparisons.first_high,
+    comparisons.ragged
+from run_pairs
+join comparisons
+    on comparisons.sparse_run = run_pairs.sparse_run and comparisons.dense_run = run_pairs.dense_run

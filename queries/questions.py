@@ -7,16 +7,20 @@ import pyarrow as pa
 
 from ..data import TABLES
 from ..graphs import InputError, did_you_mean, one_of
-from .bootstrap import resample, set_thresholds
 from .engine import Connection, Engine, engine_of
+from .settings import THRESHOLD, set_thresholds
 from .texts import QUESTIONS, VIEWS, text
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "run_scores": {"prompt": None},
     "top_edges": {"prompt": None},
     "top_heads": {"prompt": None},
-    "multiplier_intervals": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
-    "run_multiplier": {"threshold": 0.9, "crossing": "sustained", "draws": 1000, "seed": 0},
+    "multiplier_intervals": {"threshold": THRESHOLD, "crossing": "sustained"},
+    "run_multiplier": {"threshold": THRESHOLD, "crossing": "sustained"},
+    "multiplier_ratio": {"threshold": THRESHOLD, "crossing": "sustained"}
+    | dict.fromkeys(("second_run", "second_other", "second_level", "second_ranking", "second_ablation")),
+    "run_protocol_crossings": {"threshold": THRESHOLD},
+    "run_protocol_ratio": {"threshold": THRESHOLD, "crossing": "sustained"},
 }
 """What a question is given unless the caller says otherwise; no prompt means those that rank."""
 CROSSINGS = ("sustained", "first")
@@ -31,7 +35,7 @@ _ABOUT = {
     ),
     "top_heads": "head",
     "top_attention": "attention",
-    **dict.fromkeys(("areas", "measured_prompts", "reach", "multiplier_intervals"), "curves"),
+    **dict.fromkeys(("areas", "reach", "multiplier_intervals"), "curves"),
 }
 """What questions need: the scores of a level, or measured curves."""
 
@@ -78,8 +82,7 @@ def why_empty(connection: Connection, question: str, /, **given: Any) -> str | N
 def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
     """The answer to one of the questions; `parameters` says what it needs, less what has a default.
 
-    Those about multipliers take the `threshold` and the `crossing`, and the number of `draws` of their bootstrap and
-    its `seed`.
+    Those about multipliers take the `threshold` and the `crossing`.
     """
     query, needed = text(question), parameters(question)
     values = _DEFAULTS.get(question, {}) | given
@@ -90,7 +93,7 @@ def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
         )
     engine = engine_of(connection)
     _check_values(engine, values)
-    return _resampled(engine, query, **values) if "draws" in values else engine.run(query, values)
+    return _at_threshold(engine, query, **values) if "threshold" in values else engine.run(query, values)
 
 
 def check_effect(what: str, value: float) -> None:
@@ -121,33 +124,28 @@ def parameters(question: str) -> list[str]:
     return sorted({*re.findall(r"\$(\w+)", text(question)), *_DEFAULTS.get(question, {})})
 
 
-def _resampled(
-    engine: Engine, query: str, threshold: float, draws: int, seed: int, **values: Any
-) -> pa.Table:
-    """The answer to a question over draws of prompts."""
+def _at_threshold(engine: Engine, query: str, threshold: float, **values: Any) -> pa.Table:
+    """The answer to a question about crossings, which are views: these know no parameters, and take it from a table."""
     set_thresholds(engine, [threshold])
-    resample(engine, draws=draws, seed=seed)
     try:
         return engine.run(query, values)
-    finally:  # the views that need no draws are much faster without
-        set_thresholds(engine, [0.9])
-        resample(engine, draws=0)
+    finally:
+        set_thresholds(engine, [THRESHOLD])
 
 
 def _check_values(engine: Engine, values: dict[str, Any]) -> None:
     """Refuse what a question cannot be given, where SQL would answer with nothing or with nonsense."""
-    for name in ("k", "draws"):
-        if name in values and not (type(values[name]) is int and values[name] >= 1):
-            raise InputError(f"{name} is {values[name]!r}; it must be a whole number, 1 or more.")
-    if "seed" in values and not (type(values["seed"]) is int and values["seed"] >= 0):
-        raise InputError(f"seed is {values['seed']!r}; it must be a whole number, 0 or more.")
+    if "k" in values and not (type(values["k"]) is int and values["k"] >= 1):
+        raise InputError(f"k is {values['k']!r}; it must be a whole number, 1 or more.")
     if "threshold" in values:
         if not isinstance(values["threshold"], int | float):
             raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
         check_effect("The threshold", values["threshold"])
     if "crossing" in values:
         one_of("crossing", str(values["crossing"]), CROSSINGS)
-    for name in values.keys() & {"run", "other"}:
+    for name in sorted(values.keys() & {"run", "other", "second_run", "second_other"}):
+        if values[name] is None and name.startswith("second_"):
+            continue
         there = engine.run(text("run_names"), {})["run"].to_pylist()
         if values[name] not in there:
             raise InputError(

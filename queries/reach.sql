@@ -7,8 +7,10 @@ select
     crossings.ablation,
     crossings.threshold,
     crossings.k,
+    crossings.low,
+    crossings.high,
     crossings.first_k,
-    coalesce(crossings.k > 1.1 * crossings.first_k, crossings.first_k is not null) as ragged,
+    crossings.ragged,
     case crossings.level
         when 'edge' then runs.edges
         when 'head' then runs.layers * runs.heads
@@ -30,5 +32,5 @@ join (
         largest.level = crossings.level
         and largest.ranking = crossings.ranking
         and largest.ablation = crossings.ablation
-where crossings.run = $run and crossings.draw = 0
+where crossings.run = $run
 order by crossings.level, crossings.ablation, crossings.ranking

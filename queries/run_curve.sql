@@ -3,7 +3,9 @@ select
     requested,
     kept,
     explained,
-    stderr
+    stderr,
+    low,
+    high
 from curves
 where run = $run and level = $level and ranking = $ranking and ablation = $ablation
 order by requested

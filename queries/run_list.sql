@@ -12,6 +12,7 @@ select
     runs.finished,
     runs.metric,
     runs.ablation,
+    runs.protocol,
     runs.edges
 from runs
 join run_summary on run_summary.run = runs.run

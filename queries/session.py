@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, parse_bytes, read_catalog
 from ..graphs import InputError, StoreError
-from .bootstrap import resample, set_chosen, set_held_out, set_thresholds
 from .engine import Connection, Engine, engine_of, quoted
 from .files import Parts
+from .settings import THRESHOLD, set_chosen, set_held_out, set_thresholds
 from .texts import VIEWS, text
 
 _RUN_COLUMNS = {
@@ -48,7 +48,10 @@ _RUN_COLUMNS = {
     "sign": pa.string(),
     "helpful_sign": pa.int32(),
     "ablation": pa.string(),
+    "protocol": pa.string(),
+    "stem": pa.string(),
     "split": pa.float64(),
+    "cross_fit": pa.int32(),
     "seed": pa.int64(),
     "dtype": pa.string(),
     "device": pa.string(),
@@ -106,8 +109,7 @@ def set_up(connection: Connection, catalog: Catalog) -> Catalog:
                 raise
             return set_up(engine, _without(catalog, broken))
     engine.put("runs", _runs(catalog.runs.values()))
-    resample(engine, draws=0)
-    set_thresholds(engine, [0.9])
+    set_thresholds(engine, [THRESHOLD])
     set_chosen(engine, [])
     set_held_out(engine, catalog.runs.values())
     for view in VIEWS:
@@ -160,6 +162,7 @@ def _runs(runs: Iterable[Run]) -> pa.Table:
     for run in runs:
         tried = run.prompts_tried if run.only_correct else run.prompts
         known = run.shape.asdict() | vars(run) | {"edges": run.shape.n_edges, "prompts_tried": tried}
-        known |= {"split": run.split, "helpful_sign": run.helpful_sign}
+        known |= {"split": run.split, "cross_fit": run.cross_fit, "helpful_sign": run.helpful_sign}
+        known |= {"stem": run.stem}
         rows.append({column: known[column] for column in _RUN_COLUMNS})
     return pa.Table.from_pylist(rows, schema=pa.schema(list(_RUN_COLUMNS.items())))

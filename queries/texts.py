@@ -13,11 +13,15 @@ VIEWS = (
     "run_summary",
     "head_means",
     "run_pairs",
+    "protocol_pairs",
+    "curve_effects",
     "curves",
-    "resampled_curves",
     "crossings",
-    "resampled_multipliers",
+    "comparisons",
     "multipliers",
+    "protocol_crossings",
+    "protocol_ratios",
+    "protocol_multipliers",
 )
 """Questions that are views too, each after those that it uses."""
 
@@ -31,10 +35,11 @@ QUESTIONS = (
     "run_prompt_texts",
     "run_prompt_curve",
     "run_multiplier",
+    "run_protocol_crossings",
+    "run_protocol_ratio",
     "run_effects",
     "run_curve_prompts",
     "run_attributed",
-    "measured_prompts",
     "top_edges",
     "top_heads",
     "top_attention",
@@ -46,6 +51,7 @@ QUESTIONS = (
     "areas",
     "reach",
     "multiplier_intervals",
+    "multiplier_ratio",
 )
 """Questions to `ask`, with their parameters."""
 

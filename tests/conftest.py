@@ -208,6 +208,7 @@ def _effects(curve: tuple[float, ...]) -> pa.Table:
                 "ablation": "corrupt",
                 "prompt_id": prompt,
                 "requested": size,
+                "fold": None,
                 "kept": size - 1,
                 "metric": 1 + 2 * (explained + (SPREAD[prompt] if size < sizes[-1] else 0.0)),
                 "m_all": 3.0,

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..data import MEMBERSHIP, Performance, Run, doubted
+from ..data import MEMBERSHIP, PROTOCOLS, Performance, Run, doubted
 from ..graphs import Inputs
+from ..queries import Curve, whole_units
 
 _UNITS = {"edge": "edges", "head": "heads", "attention": "attention edges"}
 _INPUTS = {
@@ -24,7 +25,24 @@ def run_facts(runs: Sequence[Run], level: str) -> list[str]:
     for run in runs:
         what = f" Edges run from component to component; there are {run.shape.n_edges:,}, {_INPUTS[run.shape.inputs]}."
         facts[_scored(run) + (what if level == "edge" else "")] = None
-    return list(facts)
+    return [*facts, *dict.fromkeys(_protocol(run.protocol) for run in runs if run.protocol)]
+
+
+def smaller_fact(name: str, curve: Curve, threshold: float) -> str:
+    """Which ablation a curve is by, of those of its protocol, and why."""
+    others = [ablation for ablation in curve.among if ablation != curve.ablation]
+    if not others:
+        return f"{name}: ablation {curve.ablation}, the only one that was measured."
+    k, beaten = curve.among[curve.ablation], [curve.among[other] for other in others]
+    both = [f"{a} ({whole_units(at):,})" for a, at in curve.among.items() if at is not None]
+    if k is None:
+        return f"{name}: ablation {curve.ablation}; {threshold:g} is reached by none of {' and '.join(curve.among)}."
+    if all(at is None for at in beaten):
+        return (
+            f"{name}: ablation {curve.ablation}; by {' and '.join(others)} {threshold:g} is not reached, or there is "
+            "no effect to explain."
+        )
+    return f"{name}: ablation {curve.ablation}, the smaller of {' and '.join(both)}."
 
 
 def run_line(name: str, run: Run, performance: Performance, measured: int | None = None) -> str:
@@ -52,6 +70,11 @@ def prompts_of(count: int) -> str:
     ('1 prompt', '30 prompts')
     """
     return f"{count:,} prompt{'s' * (count != 1)}"
+
+
+def _protocol(name: str) -> str:
+    """What a protocol asks; one of another version is named only."""
+    return f"Protocol {name}: {PROTOCOLS[name].asks}." if name in PROTOCOLS else f"Protocol {name}."
 
 
 def _scored(run: Run) -> str:

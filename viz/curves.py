@@ -1,6 +1,6 @@
 """Explained-effect curves as a figure: a row of panels, one a task, a sparse model against its dense original.
 
-A line is the ratio of means over prompts, its band the 95 % interval of that (1.96 standard errors). From where on both
+A line is the ratio of means over prompts, its band the 95 % interval of that (Student's t). From where on both
 lines stay at the threshold, or where they first get there, a dashed bar joins them, with the multiplier above it. The
 x axis has the units *requested*: a circuit of a few edges often keeps none, and a log axis has no place for that.
 """
@@ -20,13 +20,14 @@ from ..queries import (
     Multiplier,
     View,
     falls_again,
+    interval_words,
     labels_of,
     printable,
     prompts_that_rank,
     whole_units,
 )
 from . import style
-from .captions import doubt_lines, run_facts, run_line, unit_name
+from .captions import doubt_lines, run_facts, run_line, smaller_fact, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,7 +149,7 @@ def curves_caption(
     said = [
         f"Explained effect of the circuits of the k strongest {unit_name(view.level)}, against k as requested"
         + (" (a kept edge must also lie on a path from input to logits)." if view.level == "edge" else "."),
-        "Lines are ratios of means over prompts, bands their 95 % intervals (1.96 standard errors); an "
+        "Lines are ratios of means over prompts, bands their 95 % intervals (Student's t); an "
         "arrowhead marks a band that goes on beyond the figure.",
     ]
     if paired:
@@ -169,7 +170,8 @@ def curves_caption(
         ]
     said += _multiplier_facts(paired, view)
     said += run_facts([curve.run for curve in curves], view.level)
-    said += [f"Level {view.level}, ablation {curves[0].ablation}, threshold {view.threshold:g}."]
+    by = f"protocol {view.protocol}" if view.smaller else f"ablation {curves[0].ablation}"
+    said += [f"Level {view.level}, {by}, threshold {view.threshold:g}."]
     said += list(dict.fromkeys(_ranking_fact(curve, view.ranking) for curve in curves))
     for one in comparisons:
         names = labels_of([curve.run for curve in one.curves], labels)
@@ -177,6 +179,12 @@ def curves_caption(
             run_line(name, curve.run, curve.performance, curve.prompts)
             for name, curve in zip(names, one.curves, strict=True)
         ]
+        if view.smaller:
+            title = task_title(one.curves[0].run.task)
+            said += [
+                f"{title}, {smaller_fact(name, curve, view.threshold)}"
+                for name, curve in zip(names, one.curves, strict=True)
+            ]
     said += doubts_said(comparisons, labels)
     return "\n".join(said) + "\n"
 
@@ -213,13 +221,21 @@ def _attributed_caption(comparisons: Sequence[Comparison], labels: Mapping[str, 
 def _ranking_fact(curve: Curve, ranking: str) -> str:
     if ranking == "prompt":
         return "Each prompt ranks its own units, by |score|."
+    halvings = curve.run.cross_fit
+    if halvings is not None:
+        times = "once" if halvings == 1 else f"{halvings} times"
+        return (
+            f"Units are ranked by {RANKINGS[ranking].about} over halves of {curve.run.prompts:,} prompts, halved at "
+            f"random {times}, each measured on the other half (--cross-fit {halvings})."
+        )
     return f"Units are ranked by {RANKINGS[ranking].about} over {prompts_that_rank(curve.run)}" + (
         ", others than those that are measured." if curve.run.split is not None else "."
     )
 
 
 def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:
-    said, sure = [], False
+    said: list[str] = []
+    given = []  # whose rankings the intervals take as they are
     for one in paired:
         found, title = one.multiplier, task_title(one.curves[0].run.task)
         assert found is not None  # noqa: S101
@@ -236,17 +252,19 @@ def _multiplier_facts(paired: Sequence[Comparison], view: View) -> list[str]:
             )
             continue
         interval = ""
-        if found.low is not None and one.curves[0].prompts > 1:
-            sure = True
-            interval = f", 95 % interval over prompts {found.low:.2f} to {found.high:.2f}"
-            if found.defined < 1:
-                interval += f" (of the {found.defined:.0%} of draws in which both get there)"
+        if one.curves[0].prompts > 1:
+            crossed = view.ranking in RANKINGS and one.curves[0].run.cross_fit is not None
+            given += [view.ranking in RANKINGS and not crossed]
+            what = "prompts and rankings" if crossed else "prompts"
+            interval = f", 95 % interval over {what} {interval_words(found.low, found.high)}"
         dense_k, sparse_k = whole_units(found.dense_k), whole_units(found.sparse_k)
         said.append(
             f"{title}: {dense_k:,} against {sparse_k:,}, {found.multiplier:.2f} times fewer as interpolated{interval}."
         )
-    if sure:
-        said.append("The intervals take the rankings as given: other prompts would rank otherwise.")
+    if any(given):
+        said.append(
+            "The intervals take the rankings as given: other prompts would rank otherwise (see --cross-fit)."
+        )
     return said
 
 
@@ -318,16 +336,15 @@ def _draw_curve(
         entries[_ATTRIBUTED] = Line2D([], [], color=style.SOFT_INK, linewidth=0.9, linestyle=_DOTTED)
     if not curve.points.num_rows:
         return entries
-    requested, explained, error = _columns(curve.points, "requested", "explained", "stderr")
+    requested, explained, low, high = _columns(curve.points, "requested", "explained", "low", "high")
     if axes.get_xscale() != "log" and requested[0] > 0:  # with no unit kept, nothing is explained
-        requested, explained, error = (
-            np.concatenate([[0.0], column]) for column in (requested, explained, error)
+        requested, explained, low, high = (
+            np.concatenate([[0.0], column]) for column in (requested, explained, low, high)
         )
-    spread = 1.96 * np.nan_to_num(error)
     axes.fill_between(
         requested,
-        explained - spread,
-        explained + spread,
+        np.where(np.isnan(low), explained, low),
+        np.where(np.isnan(high), explained, high),
         color=colour,
         alpha=0.18,
         linewidth=0,

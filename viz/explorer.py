@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..graphs import KINDS, RANKINGS, SLOTS
-from ..queries import prompts_that_rank
+from ..queries import prompts_that_rank, ragged_note
 from . import style
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _ranking(side: "Side", ranked: "RankedEdges", about: str, prompt: "Prompt | 
         if row["requested"] > 0 and row["explained"] is not None and math.isfinite(row["explained"])
     ]
     return {
-        "about": about,
+        "about": about + (f" Ragged: {note}." if (note := ragged_note(_START_EFFECT, points)) else ""),
         "curve": points,
         "unmeasured": None if points else _why_not_measured(side, ranked, prompt),
         "count": len(edges),
@@ -138,8 +138,14 @@ def _about_task(side: "Side", by: str) -> str:
     if run.source is not None:
         return "Edges are ranked by their published scores."
     others = len(run.held_out)
-    return f"Edges are ranked by {RANKINGS[by].about} over {prompts_that_rank(run)}" + (
-        f", circuits measured on {others:,} others." if others else "."
+    return (
+        f"Edges are ranked by {RANKINGS[by].about} over {prompts_that_rank(run)}"
+        + (f", circuits measured on {others:,} others." if others else ".")
+        + (
+            f" What circuits explain is by halves of these, on the other halves (--cross-fit {run.cross_fit})."
+            if run.cross_fit
+            else ""
+        )
     )
 
 

@@ -65,16 +65,17 @@ def curve_figure(
 ) -> CurveFigure:
     """Explained-effect curves: sparse, dense, sparse, dense, ..., a panel for two; without runs, of all pairs."""
     view = view or View()
-    pairs = pair_up(connection, catalog, runs)
+    pairs = pair_up(connection, catalog, runs, view)
     check_labels((run for pair in pairs for run in pair), labels)
     found = [compare(connection, catalog, pair, view, attributed=attributed) for pair in pairs]
     ablations = {
         curve.ablation: curve.run.run for one in found for curve in one.curves if curve.points.num_rows
     }
-    if len(ablations) > 1:
+    if len(ablations) > 1 and not view.smaller:
         said = ", ".join(f"'{run}' with {ablation}" for ablation, run in ablations.items())
         raise InputError(
-            f"One figure has curves of one ablation, and these are {said}: choose it with --ablation."
+            f"One figure has curves of one ablation, and these are {said}: choose it with --ablation, or the runs "
+            "of a --protocol."
         )
     figure = draw_curves(found, view, labels=labels, random=random, width=width)
     caption = curves_caption(found, view, labels=labels, random=random)

@@ -158,7 +158,15 @@ def add_run(store, curve: dict[int, float], **kind: str) -> None:
     record = replace(read_catalog(store).run("dense-ioi"), run="ragged", parts={}, finished=None)
     connection = open_store(store)
     effects = [
-        {"level": "edge", "ranking": "task", "ablation": "corrupt", "prompt_id": p, "requested": k, "kept": k}
+        {
+            "level": "edge",
+            "ranking": "task",
+            "ablation": "corrupt",
+            "prompt_id": p,
+            "requested": k,
+            "kept": k,
+            "fold": None,
+        }
         | {"metric": explained, "m_all": 1.0, "m_none": 0.0}
         | kind
         for k, explained in curve.items()
@@ -333,7 +341,9 @@ def test_a_question_can_be_asked_by_name(cli, ioi_store, toy):
     assert heads[0]["name"] == "a9.h9"
     edges = rows(cli("sql", "-s", ioi_store, "top_edges", "-w", f"run={IOI}", "-w", "k=3", "-f", "csv").out)
     assert [row["name"] for row in edges] == ["a9.h9->logits", "input->m0", "a10.h7->logits"]
-    intervals = rows(cli("sql", "-s", toy.path, "multiplier_intervals", "-w", "draws=20", "-f", "csv").out)
+    intervals = rows(
+        cli("sql", "-s", toy.path, "multiplier_intervals", "-w", "threshold=0.9", "-f", "csv").out
+    )
     # dense crosses 0.9 halfway, on a log scale, from 16 to 46 edges or from 3 to 4 heads; sparse at 4 edges or 2 heads
     edges, heads = (16 * 46) ** 0.5 / 4, (3 * 4) ** 0.5 / 2
     assert [float(row["multiplier"]) for row in intervals] == pytest.approx(

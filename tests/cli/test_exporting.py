@@ -59,7 +59,6 @@ def test_what_is_named_wins_over_the_ending(cli, ioi_store, tmp_path):
             "The run 'gpt2-small-ioi' has no measured curves: it was imported.",
         ),
         (["areas"], "No run of the store has measured curves."),
-        (["measured_prompts"], "No run of the store has measured curves."),
         (["multiplier_intervals"], "No two runs of the store that belong together have measured curves."),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from slow import wiring_of
-from wirescope.data import Curves, encode_pairs, read_catalog, read_pairs
+from wirescope.data import Curves, check_store, encode_pairs, read_catalog, read_pairs
 from wirescope.extract import ExtractionError, Settings, extract, find_device, load_model
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attribution import Attributor, Batch, to_array
@@ -23,7 +23,7 @@ from wirescope.extract.circuits import Row
 from wirescope.extract.curves import ask_curves, default_sizes
 from wirescope.extract.edge_circuits import EdgeCircuits
 from wirescope.graphs import InputError, Shape, Wiring, ranking
-from wirescope.queries import Choice, ask, open_store, select, units
+from wirescope.queries import Choice, View, ask, curves_command, open_store, select, units
 
 ROOT = Path(__file__).parents[2]
 MODELS = Path(os.environ.get("WIRESCOPE_MODELS", ROOT.parent / "shared" / "models"))
@@ -241,6 +241,94 @@ def test_a_split_ranks_by_some_prompts_and_measures_the_others(tiny, many, tmp_p
         run(tiny, tmp_path / "s", prompts=many, sizes=(41,), method="eap")
 
 
+@pytest.mark.parametrize("batch_size", [3, 16])
+def test_cross_fitting_measures_each_prompt_by_rankings_of_others(tiny, many, tmp_path, batch_size):
+    """Those of the halves that it is not in, whatever runs together; other rankings are measured once."""
+    store, levels = tmp_path / "s", ("edge", "head")
+    outcome = run(
+        tiny, store, prompts=many, limit=9, levels=levels, sizes=(5, 12), rankings=("prompt", "task", "signed"),
+        cross_fit=3, method="eap", batch_size=batch_size,
+    )  # fmt: skip
+    assert outcome.circuits == 9 * 2 * 2 * (3 + 3 + 1 + 1)
+    record = read_catalog(store).run("tiny")
+    (curves,) = record.curves
+    assert (curves.cross_fit, record.cross_fit, record.split) == (3, 3, None)
+    assert record.ranked_by.tolist() == list(range(9))
+    assert record.held_out.tolist() == []
+    folds = curves.folds(9)
+    rows = effects(store)
+    for by in ("prompt", "random"):
+        assert {row["fold"] for row in rows if row["ranking"] == by} == {None}
+        assert sum(row["ranking"] == by for row in rows) == 9 * 2 * 2
+    connection = open_store(store)
+    model, wiring = load_model(str(tiny / "model"), device=find_device()), Wiring(Shape(3, 4))
+    top = EdgeCircuits(model.taps, wiring).top
+    scores = select(connection, "select score from edge_scores order by prompt_id, edge_id")["score"]
+    scores = np.asarray(scores).reshape(9, 262)
+    for by in ("task", "signed"):
+        for fold, (rank, measured) in enumerate(folds):
+            own = [r for r in rows if (r["ranking"], r["fold"]) == (by, fold)]
+            for level in levels:
+                for k in (5, 12):
+                    here = [r for r in own if (r["level"], r["requested"]) == (level, k)]
+                    assert sorted(r["prompt_id"] for r in here) == measured.tolist()
+            mean = scores[rank].astype(np.float64).mean(0).astype(np.float32)
+            mask = top(ranking(mean, by, sign=-1), 12)
+            found = [r for r in own if (r["level"], r["requested"]) == ("edge", 12)]
+            assert {r["kept"] for r in found} == {mask.sum()}
+            told = measured_alone(model, many, wiring, measured.tolist(), mask)
+            assert [r["metric"] for r in sorted(found, key=lambda r: r["prompt_id"])] == pytest.approx(
+                told, abs=1e-4
+            )
+
+
+def measured_alone(model, many, wiring, prompts, mask) -> list[float]:
+    """The metric of one circuit of edges, prompt by prompt."""
+    circuits = EdgeCircuits(model.taps, wiring)
+    read = encode_pairs(read_pairs(many), model.vocabulary)
+    found = []
+    for p in prompts:
+        ablated = ablate(model.taps, Batch([read[p]], model.parts, "logit_diff"), ("edge",), "corrupt", None)
+        found.append(float(to_array(circuits(ablated, [Row(0, mask)]))[0]))
+    return found
+
+
+def test_cross_fitted_curves_are_added_to_and_stay_what_they_are(tiny, many, tmp_path):
+    store, call = tmp_path / "s", {"prompts": many, "limit": 8, "method": "eap"}
+    run(tiny, store, sizes=(5,), cross_fit=2, **call)
+    assert run(tiny, store, sizes=(5,), cross_fit=2, **call).circuits == 0
+    assert run(tiny, store, sizes=(5, 9), cross_fit=2, **call).circuits == 8 * (2 + 1 + 1)
+    assert run(tiny, store, sizes=(5,), cross_fit=2, ablation="zero", **call).circuits == 8 * (2 + 1 + 1)
+    for other, now in (
+        ({}, "no --cross-fit"),
+        ({"cross_fit": 3}, "--cross-fit 3"),
+        ({"split": 0.5}, "--split 0.5"),
+    ):
+        with pytest.raises(InputError, match=f"has curves with --cross-fit 2, and this call has {now}:"):
+            run(tiny, store, sizes=(7,), **other, **call)
+    view = View(level="edge", ranking="signed")
+    assert "--cross-fit 2" in curves_command(read_catalog(store).run("tiny"), store, view)
+    assert set(check_store(store)["state"].to_pylist()) == {"whole"}
+    part = next((store / "effects" / "run=tiny").glob("*.parquet"))
+    part.unlink()
+    assert set(check_store(store)["state"].to_pylist()) == {"broken"}
+    assert run(tiny, store, curves=False, **call).circuits in (8 * 4, 16 * 4)
+    assert set(check_store(store)["state"].to_pylist()) == {"whole"}
+
+
+def test_an_older_run_has_no_place_for_folds(tiny, tmp_path):
+    store = tmp_path / "s"
+    run(tiny, store, curves=False)
+    record = store / "runs/run=tiny/run.json"
+    record.write_text(record.read_text().replace('"schema_version": 5', '"schema_version": 4'))
+    with pytest.raises(
+        InputError, match=r"older Wirescope \(schema 4\), which has no place for what --cross-fit"
+    ):
+        run(tiny, store, sizes=(3,), cross_fit=2)
+    assert run(tiny, store, sizes=(3,)).circuits == 6 * 3
+    assert {row["fold"] for row in effects(store)} == {None}
+
+
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
 def test_other_ablations_are_measured_as_asked(tiny, many, tmp_path, ablation):
     run(tiny, tmp_path / "s", prompts=many, limit=8, levels=("edge", "head"), ablation=ablation, sizes=(9,))
@@ -424,6 +512,9 @@ def test_metrics_that_are_no_numbers_are_not_written(tiny, tmp_path, monkeypatch
         ({"split": 1.0}, "--split 1.0 is not a share"),
         ({"split": 0.01}, "--split 0.01 of 6 prompts leaves none to rank by"),
         ({"split": 0.95}, "--split 0.95 of 6 prompts leaves none to measure circuits on"),
+        ({"cross_fit": 0}, "--cross-fit 0 is not how many times the prompts are halved: choose from 1"),
+        ({"cross_fit": 2, "split": 0.5}, "--split 0.5 and --cross-fit 2 both say which prompts rank"),
+        ({"curves": False, "cross_fit": 2}, "leave out --sizes, --split and --cross-fit"),
         ({"sizes": (2.5,)}, "a whole number of units, not 2.5"),
         ({"rankings": ("best",)}, "'best' is not a ranking"),
         ({"rankings": ("task",), "levels": ("attention",)}, "there is no ranking of the task"),
@@ -510,7 +601,7 @@ def test_dense_and_sparse_runs_give_multipliers(tiny, many, tmp_path):
             settings=Settings(levels=("edge", "head", "attention"), method="eap"),
         )
     connection = open_store(tmp_path / "s")
-    rows = ask(connection, "multiplier_intervals", draws=100).to_pylist()
+    rows = ask(connection, "multiplier_intervals").to_pylist()
     compared = {(row["level"], row["ranking"]) for row in rows}
     assert compared == {(level, by) for level in LEVELS for by in ("prompt", "task", "random")} - {
         ("attention", "task")
@@ -519,7 +610,8 @@ def test_dense_and_sparse_runs_give_multipliers(tiny, many, tmp_path):
     for row in rows:
         if row["multiplier"] is not None:
             assert row["multiplier"] == pytest.approx(row["dense_k"] / row["sparse_k"])
-            assert row["low"] <= row["high"]
+            assert row["low"] is None or row["low"] <= row["multiplier"]
+            assert row["high"] is None or row["high"] >= row["multiplier"]
     areas = ask(connection, "areas").to_pylist()
     assert len(areas) == 2 * len(compared)
     for area in areas:

@@ -6,7 +6,6 @@ GIVEN = {
     "run_names": {},
     "run_list": {},
     "run_prompts": {"run": "dense-ioi"},
-    "measured_prompts": {},
     "run_scores": {"run": "dense-ioi", "prompt": None},
     "run_curve": {"run": "dense-ioi", "level": "edge", "ranking": "task", "ablation": "corrupt"},
     "run_prompt_texts": {"run": "dense-ioi", "ablation": "corrupt"},
@@ -22,10 +21,22 @@ GIVEN = {
     "run_multiplier": {
         "run": "sparse-ioi",
         "other": "dense-ioi",
-        "draws": 50,
         "level": "edge",
         "ranking": "task",
         "ablation": "corrupt",
+    },
+    "run_protocol_crossings": {
+        "protocol": "published",
+        "stem": "dense-ioi",
+        "level": "edge",
+        "ranking": "task",
+    },
+    "run_protocol_ratio": {
+        "protocol": "published",
+        "sparse": "sparse-ioi",
+        "dense": "dense-ioi",
+        "level": "edge",
+        "ranking": "task",
     },
     "run_attributed": {"run": "dense-ioi", "level": "head", "ranking": "task"},
     "run_effects": {"run": "dense-ioi"},
@@ -39,7 +50,15 @@ GIVEN = {
     "overlap": {"run": "dense-ioi", "other": "sparse-ioi", "k": 20},
     "stability": {"run": "dense-ioi", "k": 20},
     "areas": {},
-    "multiplier_intervals": {"draws": 50},
+    "multiplier_intervals": {},
+    "multiplier_ratio": {
+        "run": "sparse-ioi",
+        "other": "dense-ioi",
+        "level": "edge",
+        "ranking": "task",
+        "ablation": "corrupt",
+        "second_level": "head",
+    },
 }
 
 

@@ -153,7 +153,7 @@ def test_the_attributed_curve_agrees_with_numpy(opened, toy, level, ranking):
 
 def test_the_attributed_curve_of_attention_edges_is_of_each_prompt(toy_copy):
     effects = [
-        {"prompt_id": p, "requested": k, "kept": k, "metric": 1.0, "m_all": 2.0, "m_none": 0.0}
+        {"prompt_id": p, "requested": k, "fold": None, "kept": k, "metric": 1.0, "m_all": 2.0, "m_none": 0.0}
         | {"level": "attention", "ranking": "prompt", "ablation": "corrupt"}
         for k in (1, 5, 15, 24)
         for p in range(4)
@@ -189,6 +189,7 @@ def test_attention_edges_by_effect_are_as_many_as_the_prompt_itself_needs(toy_co
         {
             "prompt_id": p,
             "requested": k,
+            "fold": None,
             "kept": k,
             "metric": 2.0 * (k >= needed[p]),
             "m_all": 2.0,

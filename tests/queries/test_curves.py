@@ -20,7 +20,8 @@ def effects(values: dict[int, list[float]], *, m_all=1.0, m_none=0.0, **other: s
     return pa.Table.from_pylist(
         [
             kind
-            | {"prompt_id": p, "requested": k, "kept": k, "metric": metric, "m_all": m_all, "m_none": m_none}
+            | {"prompt_id": p, "requested": k, "fold": None, "kept": k}
+            | {"metric": metric, "m_all": m_all, "m_none": m_none}
             for k, metrics in values.items()
             for p, metric in enumerate(metrics)
         ]
@@ -88,6 +89,7 @@ def test_the_standard_error_is_that_of_a_ratio(tmp_path):
             "ablation": ["corrupt"] * 400,
             "prompt_id": range(400),
             "requested": [5] * 400,
+            "fold": [None] * 400,
             "kept": [5] * 400,
             "metric": metric,
             "m_all": m_all,
@@ -162,7 +164,7 @@ def test_a_curve_that_falls_again_is_marked(tmp_path):
         assert row["multiplier"] == about(k and dense / k)
         assert row["first_multiplier"] == about(first and dense / first)
         for crossing, at in (("sustained", k), ("first", first)):
-            (row,) = ask(connection, "multiplier_intervals", draws=10, crossing=crossing).to_pylist()
+            (row,) = ask(connection, "multiplier_intervals", crossing=crossing).to_pylist()
             assert (row["sparse_k"], row["multiplier"]) == (about(at), about(at and dense / at))
 
 
@@ -210,8 +212,8 @@ def test_a_multiplier_may_be_below_one_or_undefined(tmp_path):
         (row,) = select(connection, "select * from multipliers").to_pylist()
         assert row["multiplier"] is None
         assert (row["dense_k"] is None) == (dense is never)
-        (row,) = ask(connection, "multiplier_intervals", draws=20).to_pylist()
-        assert (row["low"], row["high"], row["defined"]) == (None, None, 0.0)
+        (row,) = ask(connection, "multiplier_intervals").to_pylist()
+        assert (row["multiplier"], row["low"], row["high"]) == (None, None, None)
 
 
 def test_only_like_is_paired_with_like(tmp_path):
@@ -235,55 +237,17 @@ def test_only_like_is_paired_with_like(tmp_path):
         {"task": "docstring"},
         {"base_model": "another"},
         {"curves": (Curves(ablation="corrupt", split=0.5, sizes={}),)},
+        {"curves": (Curves(ablation="corrupt", split=None, sizes={}, cross_fit=5),)},
     ],
 )
 def test_runs_whose_rankings_are_not_alike_are_not_paired(tmp_path, differing):
-    """By scores of another ablation, method or task, or from another part of the prompts."""
+    """By scores of another ablation, method or task, or from another part of the prompts, or parts of them."""
     good = effects({1: [0.0], 50: [1.0]})
     assert (
         select(store_of(tmp_path / "a", dense=good, sparse=good), "select * from multipliers").num_rows == 1
     )
     other = store_of(tmp_path / "b", dense=good, sparse=good, differing=differing)
     assert select(other, "select * from multipliers").num_rows == 0
-
-
-def test_the_interval_is_the_spread_over_draws_of_prompts(tmp_path):
-    rng = np.random.default_rng(5)
-    sizes = [1, 4, 16, 64, 256]
-    base = {"dense": [0.0, 0.1, 0.5, 0.95, 1.0], "sparse": [0.1, 0.6, 0.97, 1.0, 1.0]}
-    metrics = {
-        run: np.array([[b + rng.normal(0, 0.15) * (b < 1) for _ in range(30)] for b in curve]).astype(
-            np.float32
-        )
-        for run, curve in base.items()
-    }  # [size, prompt]
-    connection = store_of(
-        tmp_path / "s",
-        **{
-            run: effects({k: list(map(float, row)) for k, row in zip(sizes, m, strict=True)})
-            for run, m in metrics.items()
-        },
-    )
-    (row,) = ask(connection, "multiplier_intervals", threshold=0.9, draws=200, seed=3).to_pylist()
-
-    weights = np.stack([np.random.default_rng([3, p]).poisson(1.0, size=200) for p in range(30)], axis=1)
-    ratios = []
-    for weight in weights:
-        k = {
-            run: obvious_crossings(
-                dict(zip(sizes, (m * weight).sum(axis=1) / weight.sum(), strict=True)), 0.9
-            )[0]
-            for run, m in metrics.items()
-        }
-        ratios.append(k["dense"] / k["sparse"])
-    assert row["low"] == pytest.approx(np.quantile(ratios, 0.025), rel=1e-5)
-    assert row["high"] == pytest.approx(np.quantile(ratios, 0.975), rel=1e-5)
-    assert row["low"] < row["multiplier"] < row["high"]
-    assert row["defined"] == 1
-    # the plain multiplier does not depend on the draws
-    assert (
-        row["multiplier"] == select(connection, "select multiplier from multipliers")["multiplier"][0].as_py()
-    )
 
 
 def test_areas_are_the_published_ones(tmp_path):
@@ -309,13 +273,3 @@ def test_areas_are_the_published_ones(tmp_path):
 def test_the_area_of_a_curve_that_ends_early_is_undefined(tmp_path):
     connection = store_of(tmp_path / "s", dense=effects({1: [0.1], 4: [0.9]}))  # of 8 edges
     assert ask(connection, "areas")["cpr"].to_pylist() == [None]
-
-
-def test_a_draw_depends_on_nothing_else_in_the_store(tmp_path):
-    """Nor does a prompt with a large number cost memory."""
-    curve = {1: [0.0, 0.1], 50: [0.9, 1.2], 60: [1.0, 1.0]}
-    few = store_of(tmp_path / "few", dense=effects(curve), sparse=effects(curve))
-    far = effects({1: [0.5]}).set_column(3, "prompt_id", [[100_000_000]])
-    many = store_of(tmp_path / "many", dense=effects(curve), sparse=effects(curve), other=far)
-    answers = [ask(connection, "multiplier_intervals", draws=50).to_pylist() for connection in (few, many)]
-    assert answers[0] == answers[1]

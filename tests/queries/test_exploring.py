@@ -57,7 +57,7 @@ def write(path, name: str, *, texts, levels=("edge",), curves=None, effects=(), 
         if effects:
             rows = [
                 {"level": "edge", "ranking": "prompt", "ablation": "corrupt", "prompt_id": prompt, "kept": 1}
-                | {"requested": size, "metric": metric, "m_all": m_all, "m_none": m_none}
+                | {"requested": size, "fold": None, "metric": metric, "m_all": m_all, "m_none": m_none}
                 for prompt, size, metric, m_all, m_none in effects
             ]
             rows += [row | {"ranking": "task"} for row in rows]

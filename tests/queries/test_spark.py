@@ -90,11 +90,11 @@ def test_a_view_is_duckdbs(spark, duck, view):
         ("top_edges", {"run": "dense-ioi", "k": 46, "prompt": 2}),
         ("stability", {"run": "dense-ioi", "k": 2}),
         ("run_attributed", {"run": "dense-ioi", "level": "edge", "ranking": "prompt"}),
-        ("run_multiplier", {"level": "attention", "ranking": "prompt", "ablation": "zero", "draws": 5}),
+        ("run_multiplier", {"level": "attention", "ranking": "prompt", "ablation": "zero"}),
     ],
 )
 def test_other_values_have_duckdbs_answer_too(spark, duck, question, values):
-    from wirescope.queries.bootstrap import set_chosen
+    from wirescope.queries.settings import set_chosen
 
     values = {"run": "sparse-ioi", "other": "dense-ioi"} | values if question == "run_multiplier" else values
     found = []

@@ -47,9 +47,8 @@ def test_the_lines_are_the_curves_of_the_store(toy_pair):
         assert line.get_xdata().tolist() == curve.points["requested"].to_pylist()
         assert line.get_ydata().tolist() == curve.points["explained"].to_pylist()
         band = drawn[f"band:{curve.run.run}"].get_paths()[0].vertices
-        explained, error = (np.array(curve.points[name]) for name in ("explained", "stderr"))
-        assert band[:, 1].max() == pytest.approx((explained + 1.96 * error).max())
-        assert band[:, 1].min() == pytest.approx((explained - 1.96 * error).min())
+        assert band[:, 1].max() == pytest.approx(max(curve.points["high"].to_pylist()))
+        assert band[:, 1].min() == pytest.approx(min(curve.points["low"].to_pylist()))
     assert axes.get_xscale() == "log"
     assert axes.get_title("left") == "IOI"
 
@@ -104,7 +103,8 @@ def test_heads_have_a_linear_axis_that_begins_with_nothing_kept(toy):
 
 
 def test_the_random_ranking_is_grey_and_can_be_left_out(toy_pair):
-    table = pa.table({"requested": [1, 46], "kept": [1, 46], "explained": [0.0, 1.0], "stderr": [0.0, 0.0]})
+    known = {"requested": [1, 46], "kept": [1, 46]}
+    table = pa.table(known | {name: [0.0, 1.0] for name in ("explained", "low", "high")})
     one = replace(toy_pair, curves=tuple(replace(curve, random=table) for curve in toy_pair.curves))
     figure = draw_curves([one], TASK)
     line = by_id(figure.axes[0])["random:dense-ioi"]
@@ -251,12 +251,15 @@ def test_the_caption_has_the_facts(toy_pair):
         assert fact in said
 
 
-def test_an_interval_says_of_how_many_draws_it_is_and_one_prompt_has_none(toy_pair):
-    partly = replace(toy_pair, multiplier=replace(toy_pair.multiplier, defined=0.78))
-    assert "(of the 78% of draws in which both get there)." in curves_caption([partly], TASK)
-    assert "of draws" not in curves_caption(
-        [replace(partly, multiplier=replace(partly.multiplier, defined=1.0))], TASK
-    )
+def test_an_interval_may_be_open_and_one_prompt_has_none(toy_pair):
+    for ends, words in (
+        ({"low": 3.1, "high": None}, "95 % interval over prompts from 3.10 upwards."),
+        ({"low": None, "high": 0.8}, "95 % interval over prompts up to 0.80."),
+        ({"low": None, "high": None}, "95 % interval over prompts open at both ends."),
+        ({"low": 1.5, "high": 2.0}, "95 % interval over prompts 1.50 to 2.00."),
+    ):
+        one = replace(toy_pair, multiplier=replace(toy_pair.multiplier, **ends))
+        assert words in curves_caption([one], TASK)
     alone = replace(toy_pair, curves=tuple(replace(curve, prompts=1) for curve in toy_pair.curves))
     said = curves_caption([alone], TASK)
     assert "interval" not in said.replace("bands their 95 % intervals", "")
@@ -264,11 +267,11 @@ def test_an_interval_says_of_how_many_draws_it_is_and_one_prompt_has_none(toy_pa
 
 
 def test_the_caption_says_which_curve_falls_below_the_threshold_again(toy_pair):
-    ragged = replace(toy_pair, multiplier=Multiplier(60.0, 120.0, 2.0, 1.5, 2.5, 1.0, 4.0, 119.0))
+    ragged = replace(toy_pair, multiplier=Multiplier(60.0, 120.0, 2.0, 1.5, 2.5, 4.0, 119.0))
     said = curves_caption([ragged], TASK)
     assert "IOI, sparse-ioi: the curve falls below 0.9 again after 4, and stays there from 60 on." in said
     assert "dense-ioi: the curve" not in said
-    never = replace(toy_pair, multiplier=Multiplier(None, 120.0, None, None, None, 0.0, 4.0, 119.0))
+    never = replace(toy_pair, multiplier=Multiplier(None, 120.0, None, None, None, 4.0, 119.0))
     assert "sparse-ioi: the curve falls below 0.9 again after 4, and ends below it." in curves_caption(
         [never], TASK
     )
@@ -280,11 +283,16 @@ def test_the_caption_says_which_curve_falls_below_the_threshold_again(toy_pair):
 def ranging(one: Comparison, low: float, high: float, error: float) -> Comparison:
     """Curves from one effect to another, with wide bands or narrow ones."""
     explained = np.linspace(low, high, 5)
-    table = {"requested": [1, 3, 10, 20, 46], "kept": [1, 3, 10, 20, 46], "stderr": [error] * 5}
+    table = {"requested": [1, 3, 10, 20, 46], "kept": [1, 3, 10, 20, 46]}
+
+    def points(middle: np.ndarray) -> pa.Table:
+        band = {"low": middle - 2 * error, "high": middle + 2 * error}
+        return pa.table(table | {"explained": middle} | band)
+
     return replace(
         one,
         curves=tuple(
-            replace(curve, points=pa.table(table | {"explained": share * explained}))
+            replace(curve, points=points(share * explained))
             for curve, share in zip(one.curves, (1.0, 0.9), strict=True)
         ),
     )

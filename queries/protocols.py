@@ -1,0 +1,84 @@
+"""Runs under a protocol: which of them belong together, and which counts of each model.
+
+The runs of a call under a protocol, one an ablation, share a stem: what they are called without the ablation. Of each
+model the run with the smaller circuit counts, by where its curve stays at the threshold; where no curve gets there, the
+first ablation of the protocol.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ..data import Catalog, Protocol, Run, find_protocol
+from ..graphs import InputError, did_you_mean
+from .engine import Connection
+from .questions import ask
+
+
+def stems_of(
+    connection: Connection, catalog: Catalog, names: Sequence[str], protocol: str
+) -> list[tuple[str, ...]]:
+    """Stems two by two, sparse and dense, or one alone: of runs by name, or of all pairs made under a protocol.
+
+    A name is a stem or that of a run, which stands for its stem.
+    """
+    found = find_protocol(protocol)
+    if names:
+        stems = [_stem(catalog, name, found) for name in names]
+        return [tuple(stems[at : at + 2]) for at in range(0, len(stems), 2)]
+    rows = [row for row in ask(connection, "protocol_pairs").to_pylist() if row["protocol"] == protocol]
+    if not rows:
+        raise InputError(
+            f"The store '{catalog.path}' has no sparse run with its dense twin that were made with 'wirescope extract "
+            f"--protocol {protocol}': make them, or leave the protocol out."
+        )
+    return sorted((row["sparse_stem"], row["dense_stem"]) for row in rows)
+
+
+def runs_of(catalog: Catalog, stem: str, protocol: str) -> list[Run]:
+    """The runs that share a stem, those by the protocol's first ablation first."""
+    known = find_protocol(protocol).ablations
+    runs = [run for run in catalog.runs.values() if run.protocol == protocol and run.stem == stem]
+    return sorted(
+        runs, key=lambda run: (known.index(run.ablation) if run.ablation in known else len(known), run.run)
+    )
+
+
+def crossings_under(
+    connection: Connection, stem: str, *, protocol: str, level: str, ranking: str, threshold: float
+) -> tuple[str | None, Mapping[str, float | None]]:
+    """The run that counts of those that share a stem, and by ablation from where on the curves stay at the threshold.
+
+    None where no curve was measured.
+    """
+    rows = ask(
+        connection,
+        "run_protocol_crossings",
+        protocol=protocol,
+        stem=stem,
+        level=level,
+        ranking=ranking,
+        threshold=threshold,
+    ).to_pylist()
+    found = {row["ablation"]: row["k"] for row in rows}
+    known = [ablation for ablation in find_protocol(protocol).ablations if ablation in found]
+    return (rows[0]["run"] if rows else None), {ablation: found[ablation] for ablation in known}
+
+
+def _stem(catalog: Catalog, name: str, protocol: Protocol) -> str:
+    stems = dict.fromkeys(run.stem for run in catalog.runs.values() if run.protocol == protocol.name)
+    if name in stems:
+        return name
+    if name in catalog.runs:
+        run = catalog.run(name)
+        if run.protocol != protocol.name:
+            raise InputError(
+                f"The run '{name}' was not made under the protocol {protocol.name}: make one that is with 'wirescope "
+                f"extract --protocol {protocol.name}', or leave the protocol out."
+            )
+        return run.stem
+    if name in catalog.broken or name in catalog.unfinished:
+        catalog.run(name)
+    there = ", ".join(sorted(stems)) or "none"
+    raise InputError(
+        f"The store '{catalog.path}' has no runs '{name}' under the protocol {protocol.name} (there are: {there})."
+        f"{did_you_mean(name, [*stems, *catalog.runs])}"
+    )
