@@ -52,7 +52,24 @@ _LABELS = {"tiny": "Tiny", "tiny-sparse": "Sparse Tiny"}
 _PROMPTS, _HALVINGS, _EFFECT = 20, 2, 0.9
 _SIZES = (
     *(1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 26, 30, 36, 42, 48),  # all heads are 48
-    *(60, 80, 105, 140, 185, 250, 330, 440, 580, 770, 1000, 1350, 1800, 2400, 3100, 3628),  # all edges are 3,628
+    *(
+        60,
+        80,
+        105,
+        140,
+        185,
+        250,
+        330,
+        440,
+        580,
+        770,
+        1000,
+        1350,
+        1800,
+        2400,
+        3100,
+        3628,
+    ),  # all edges are 3,628
 )
 _BOTH = ("dense", "sparse")
 _PICTURED = "ioi"
@@ -254,7 +271,9 @@ def _compared(connection: "DuckDBPyConnection") -> list[dict[str, Any]]:
     """The multipliers of the pair, one ranking a level, in the order of protocols, levels and tasks."""
     dense, sparse = PAIR
     key = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
-    found = {tuple(row[name] for name in key): row for row in answer(connection, "protocol_ratios").to_pylist()}
+    found = {
+        tuple(row[name] for name in key): row for row in answer(connection, "protocol_ratios").to_pylist()
+    }
     rows = []
     for protocol in PROTOCOLS.values():
         for level in LEVELS:
@@ -262,7 +281,9 @@ def _compared(connection: "DuckDBPyConnection") -> list[dict[str, Any]]:
                 row = found[
                     (protocol.name, level, protocol.ranking(level), f"{sparse}-{task}", f"{dense}-{task}")
                 ]
-                ragged = any((row[f"{which}_k"] or 0) > 1.1 * (row[f"{which}_first_k"] or 0) for which in _BOTH)
+                ragged = any(
+                    (row[f"{which}_k"] or 0) > 1.1 * (row[f"{which}_first_k"] or 0) for which in _BOTH
+                )
                 rows.append({"task": task, **row, "ragged": ragged})
     return rows
 
