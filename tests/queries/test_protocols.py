@@ -19,6 +19,7 @@ SPREAD = (-0.05, -0.02, 0.02, 0.05)
 SIZES = (1, 4, 16, 64, 256)
 EARLY, LATE, LATER = (0.1, 0.7, 0.99, 1.1, 1.0), (0.0, 0.2, 0.6, 0.97, 1.0), (-0.1, 0.1, 0.3, 0.85, 1.0)
 BARELY = (-0.1, 0.1, 0.3, 0.85, 0.95)  # the lower end of its band does not get to 0.9
+NOISY = (0.0, 0.2, 0.59, 0.97, 1.0)  # hardly later than LATE, and with a wider band, which gets there earlier
 NEVER, HARDLY, FALLS = (0.0, 0.1, 0.2, 0.3, 0.5), (0.0, 0.2, 0.5, 0.8, 0.89), (0.0, 0.95, 0.6, 0.99, 1.0)
 CASES = {  # by stem: the curves with zero and with mean; of the models that reach 0.9, all four combinations
     "sparse-both": (LATE, EARLY),
@@ -26,6 +27,7 @@ CASES = {  # by stem: the curves with zero and with mean; of the models that rea
     "sparse-mean-alone": (HARDLY, LATE),
     "sparse-none": (NEVER, HARDLY),
     "sparse-falls": (FALLS, LATE),
+    "sparse-noisy": (LATE, NOISY),
     "dense-both": (LATE, LATER),
     "dense-zero-alone": (BARELY, HARDLY),
     "dense-mean-alone": (NEVER, LATER),
@@ -72,7 +74,8 @@ def store(tmp_path_factory):
     path = tmp_path_factory.mktemp("protocols") / "s"
     for stem, curves in CASES.items():
         for ablation, curve in zip(("zero", "mean"), curves, strict=True):
-            add(path, f"{stem}-{ablation}", effects(curve, ablation))
+            spread = tuple((4 if curve is NOISY else 1) * off for off in SPREAD)
+            add(path, f"{stem}-{ablation}", effects(curve, ablation, spread=spread))
     for name, curve in (("sparse-both", LATE), ("dense-both", EARLY)):  # called as a stem of the others
         add(path, name, effects(curve, "corrupt", ranking="task"), protocol="contrast")
     add(path, "dense-plain", effects(LATE, "zero"), protocol=None)
@@ -220,7 +223,7 @@ def test_names_are_stems_or_those_of_runs(opened):
     assert named("sparse-both", "dense-both") == expected  # though there are such runs, of another protocol
     assert named("sparse-both-zero", "dense-both-mean") == expected  # each stands for its stem
     assert named("sparse-none") == [("sparse-none-zero",)]
-    assert len(named()) == 20
+    assert len(named()) == 24
     contrast = pair_up(connection, catalog, [], View(protocol="contrast"))
     assert [tuple(run.run for run in pair) for pair in contrast] == [("sparse-both", "dense-both")]
     for given, message in {
@@ -373,5 +376,5 @@ def test_the_queries_of_the_cookbook_find_what_was_measured(opened):
         if row["multiplier"] is not None:
             assert any(math.isclose(row["multiplier"], one["multiplier"]) for one in own)
     found = select(connection, under).to_pylist()
-    assert len(found) == 20
+    assert len(found) == 24
     assert found == sorted(found, key=lambda row: (row["task"], row["level"], row["ranking"]))
