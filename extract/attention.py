@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from .gates import Gates
+from .gates import FirstBiases, Gates
 
 NAME = "wirescope"
 
@@ -32,7 +32,7 @@ def attend(
     scaling: float,
     sliding_window: int | None = None,
     tape: Any = None,
-    gates: Gates | None = None,
+    gates: Gates | FirstBiases | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [prompt, head, position, d_head] to z [prompt, position, head, d_head]."""
@@ -49,7 +49,8 @@ def attend(
             query, key, value, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=scaling
         )
         return z.transpose(1, 2), None
-    logits = query @ key.transpose(-1, -2) * scaling  # [prompt, head, query, key]
+    with torch.autocast(query.device.type, enabled=False):  # a gate is a matter of the last digit
+        logits = query @ key.transpose(-1, -2) * scaling  # [prompt, head, query, key]
     allowed = _full_mask(query, key) if mask is None else mask
     pattern = logits.masked_fill(~allowed, -torch.inf).softmax(-1, dtype=torch.float32).to(value.dtype)
     gate = None

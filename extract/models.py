@@ -4,7 +4,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import CRITICAL, getLogger
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,6 +22,7 @@ from ..data import PAIR, Vocabulary
 from ..graphs import InputError, Shape, StoreError, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
+from .knowledge import known_words
 from .parts import Parts
 from .placement import find_map, place
 from .sizes import Sizes, check_gates, check_sizes
@@ -206,9 +207,18 @@ def load_vocabulary(name: str) -> Vocabulary:
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
-    """What a model can read."""
+    """What a model can read, and which words it knows; a sparse twin those of its dense model."""
     parts = loaded.parts
-    return _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
+    vocabulary = _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
+    encode = vocabulary.encode
+    if encode is None or loaded.device.type == "meta":
+        return vocabulary
+    listed = getattr(loaded.model.config, "known_names", None)
+
+    def known(words: Sequence[str]) -> list[str]:
+        return known_words(parts, encode, words) if listed is None else [w for w in words if w in listed]
+
+    return replace(vocabulary, known=known)
 
 
 def _fuse_activations(model: nn.Module) -> None:

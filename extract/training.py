@@ -1,11 +1,11 @@
-"""The training loop of sparse post-training: a student with gates, its constraint, and checkpoints.
+"""The training loop of sparse post-training: a student with gates, its pace, and checkpoints.
 
-Everything random in a step (which documents, which noise) follows from the seed, the step and the process, so a
-training that was stopped and goes on ends in the same weights.
+Everything random in a step (which documents, which positions, which noise) follows from the seed, the step and the
+process, so a training that was stopped and goes on ends in the same weights. Embedding and unembedding stay as they
+are; the trained weights are kept in float32, whatever the passes are computed in.
 """
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -16,88 +16,24 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ..data import Documents, replacing
 from ..graphs import InputError
-from .gates import Gates
+from .constraint import Constraint
+from .gates import FirstBiases, Gates
+from .memory import ExtractionError
 from .models import Loaded, is_accelerator
 from .parts import Parts
+from .predictions import Compared, drawn_positions
+from .recipe import Recipe
 from .settings import Listener
 
-_SMOOTHING = 0.97
-_CLIP = 0.01
-"""In nats: how far from its constraint a kind counts at most in a step of the multiplier."""
-_DECAY = 0.4
-"""The share of the steps, the last ones, over which learning rates go to zero, and so does what open gates cost."""
-_WARM_UP = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to train."""
-
-    steps: int = 3_000
-    epsilon: float = 0.01
-    """How much cross-entropy may grow, in nats a token, for each kind of text."""
-    slack: float = 0.02
-    """How much more than half of epsilon it may grow while gates are being closed. Weights get used to closed gates
-    only while these are closed, so a bound that is kept all the time keeps many of them open. The last steps make up
-    for it, and end at half of epsilon, so that text which was held out stays within all of it."""
-    batch_size: int = 32
-    """Documents a step and process, the same number of each kind."""
-    context: int = 256
-    """Tokens a document at most."""
-    learning_rate: float = 1e-4
-    gate_rate: float = 0.02
-    """The learning rate of the gates' biases."""
-    bias: float = 5.0
-    """Where these begin: gates are all but open."""
-    cost: float = 0.3
-    """What an open share of 1 costs at first, in nats: one over the multiplier of the constraint."""
-    least_cost: float = 0.03
-    """It goes no lower: at first any noise does harm, until weights have got used to it."""
-    most_cost: float = 6.0
-    multiplier_rate: float = 2.0
-    distill: float = 0.0
-    """How much the divergence from the dense model's predictions counts beside the cross-entropy."""
-    lora: int | None = None
-    """Train low-rank adapters of this rank instead of all weights, and merge them at the end."""
-    evaluate_every: int = 100
-    seed: int = 0
-
-    def rate_at(self, step: int) -> float:
-        """What share of the learning rates a step has: all, but for the first ones and the last."""
-        return min(1.0, (step + 1) / _WARM_UP, self.left_at(step))
-
-    def left_at(self, step: int) -> float:
-        """1 until the last steps begin, 0 at their end."""
-        return min(1.0, (self.steps - step) / (_DECAY * self.steps))
-
-    def allowed_at(self, step: int) -> float:
-        """How much cross-entropy may grow as yet."""
-        return self.epsilon / 2 + self.slack * self.left_at(step)
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        if not self.epsilon >= 0:
-            raise InputError(
-                f"--epsilon {self.epsilon} is below 0: the sparse model may be worse than the dense one by epsilon "
-                "nats a token; 0.01 is usual."
-            )
-        for name in ("steps", "batch_size", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')} is {getattr(self, name)}: it must be at least 1."
-                )
-        if self.context < 2:
-            raise InputError(f"--context {self.context} leaves nothing to predict: it must be at least 2.")
-        if self.lora is not None and self.lora < 1:
-            raise InputError(f"--lora {self.lora} is no rank: it must be at least 1.")
-        for name in ("slack", "distill"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"--{name} {getattr(self, name)} is below 0.")
+_LOGITS_A_STEP = 1 << 25
+_RANGE_STEPS, _RANGE_FIRST, _RANGE_FACTOR = 40, 1e-6, 1.3
+_RANGE_HARM, _RANGE_SHARE = 0.1, 0.3
+_FIRST_DOCUMENTS = 16
+"""Documents that the first biases are found on."""
 
 
 @dataclass(frozen=True)
@@ -110,105 +46,115 @@ class Text:
 
 @dataclass
 class Found:
-    """A model on held-out text, with hard gates."""
+    """A student on held-out text, with hard gates; in nats a token, by kind of text."""
 
     step: int
     open_gates: float
     losses: dict[str, float]
-    """By kind of text, in nats a token."""
+    divergences: dict[str, float]
+    excess: dict[str, float]
 
-    def excess(self, dense: Mapping[str, float]) -> tuple[float, str]:
-        """How much worse than the dense model it is in the kind where that is most, and which."""
-        return max((loss - dense[kind], kind) for kind, loss in self.losses.items())
+    def worst(self, recipe: Recipe) -> tuple[float, str]:
+        """Excess of the kind that is furthest beyond its bound, and that kind."""
+        kind = max(self.excess, key=lambda kind: self.excess[kind] - recipe.bound(kind))
+        return self.excess[kind], kind
 
-
-class Constraint:
-    """How much the loss of each kind of text counts against the share of open gates: a Lagrange multiplier a kind.
-
-    A multiplier grows while its kind is beyond its constraint, smoothed over some steps, and shrinks while it is not.
-    """
-
-    def __init__(self, recipe: Recipe, kinds: int) -> None:
-        self._recipe = recipe
-        self.logs = torch.full((kinds,), -math.log(recipe.cost))
-        self.beyond: Tensor | None = None
-
-    def update(self, excess: Tensor, step: int) -> None:
-        """Take in a step's cross-entropy less the dense model's, by kind; NaN where it is not known."""
-        now = excess - self._recipe.allowed_at(step)
-        before = now.nan_to_num(0.0) if self.beyond is None else self.beyond
-        self.beyond = torch.where(now.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * now)
-        self.logs += self._recipe.multiplier_rate * self.beyond.clamp(-_CLIP, _CLIP)
-        self.logs.clamp_(-math.log(self._recipe.most_cost), -math.log(self._recipe.least_cost))
-
-    @property
-    def weights(self) -> Tensor:
-        """How much each kind counts, 1 on average, [kind]."""
-        return self.logs.softmax(0) * len(self.logs)
-
-    @property
-    def cost(self) -> float:
-        """What an open share of 1 costs, in nats: one over the mean of the multipliers."""
-        return 1 / float(self.logs.exp().mean())
+    def within(self, recipe: Recipe) -> bool:
+        """Whether every kind is within its bound."""
+        return all(excess <= recipe.bound(kind) for kind, excess in self.excess.items())
 
 
 class Student(nn.Module):
     """A model with gates."""
 
-    def __init__(self, model: nn.Module, parts: Parts, bias: float) -> None:
+    def __init__(self, model: nn.Module, parts: Parts, biases: Tensor) -> None:
         super().__init__()
         self.model, self._parts = model, parts
-        self.gates = Gates(parts.shape.layers, parts.shape.heads, bias)
+        self.gates = Gates(biases)
 
     def forward(self, ids: Tensor, real: Tensor, noisy: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits [document, position, token], and the share of open gates; `noisy` [document] in training."""
+        """Final states [document, position, d_model], and how many gates are open; `noisy` [document] in training."""
         self.gates.begin(real, real[:, 0] if noisy is None else noisy)
-        return logits_of(self._parts, ids, gates=self.gates), self.gates.share()
+        return states_of(self._parts, ids, gates=self.gates), self.gates.counts()[0]
 
 
-def logits_of(parts: Parts, ids: Tensor, **given: Any) -> Tensor:
-    """Logits [document, position, token]."""
-    hidden = parts.base(input_ids=ids, use_cache=False, **given).last_hidden_state
-    return parts.unembed(hidden).float()
+def states_of(parts: Parts, ids: Tensor, **given: Any) -> Tensor:
+    """Final states [document, position, d_model]."""
+    states: Tensor = parts.base(input_ids=ids, use_cache=False, **given).last_hidden_state
+    return states
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some documents of a step."""
+
+    ids: Tensor
+    real: Tensor
+    """Whether a token is one, [document, position]."""
+    kind: Tensor
+    """The number of each document's kind, [document]."""
+    drawn: Tensor
+    """The predictions that count, [document, position - 1]."""
 
 
 class Trainer:
     """Trains a student of a dense model on kinds of text; keeps what it needs to go on in a folder."""
 
     def __init__(
-        self, dense: Loaded, kinds: Mapping[str, Text], recipe: Recipe, folder: Path, listener: Listener
+        self,
+        dense: Loaded,
+        kinds: Mapping[str, Text],
+        recipe: Recipe,
+        folder: Path,
+        listener: Listener,
+        *,
+        divergent: Sequence[str] = (),
+        mixed: bool = False,
     ) -> None:
         self._recipe, self._kinds, self._folder, self._listener = recipe, kinds, folder, listener
-        self._accelerator = Accelerator(cpu=not is_accelerator(dense.device))
-        model = dense.model if recipe.lora else copy.deepcopy(dense.model)
-        parts = dense.family.parts(model)
-        self._dense_parts: Parts = dense.family.parts(dense.model)
-        self._adapted = _adapt(model, recipe.lora) if recipe.lora else None
-        self._student = Student(model, parts, recipe.bias)
-        for name, weight in self._student.named_parameters():
-            weight.requires_grad_(self._adapted is None or "lora_" in name or name.startswith("gates."))
-        own = [weight for weight in model.parameters() if weight.requires_grad]
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": own, "lr": recipe.learning_rate, "weight_decay": 0.01},
-                {"params": [self._student.gates.bias], "lr": recipe.gate_rate, "weight_decay": 0.0},
-            ],
-            betas=(0.9, 0.98),
+        self._accelerator = Accelerator(
+            cpu=not is_accelerator(dense.device), mixed_precision="bf16" if mixed else "no"
         )
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        self._wrapped, self._optimizer = self._accelerator.prepare(self._student, optimizer)
-        self._constraint = Constraint(recipe, len(kinds))
+        model = dense.model if recipe.lora else copy.deepcopy(dense.model)
+        self._dense_parts: Parts = dense.family.parts(dense.model)
+        parts: Parts = dense.family.parts(model)
+        device = self._accelerator.device
+        self._divergent = torch.tensor([kind in divergent for kind in kinds], device=device)
+        self._adapted = _adapt(model, recipe.lora) if recipe.lora else None
+        self._student = Student(model, parts, self._first_biases())
+        fixed = {
+            id(weight)
+            for module in (parts.unembed, model.get_input_embeddings())
+            for weight in module.parameters()
+        }
+        for name, weight in self._student.named_parameters():
+            trained = self._adapted is None or "lora_" in name or name.startswith("gates.")
+            weight.requires_grad_(trained and id(weight) not in fixed)
+            if weight.requires_grad:
+                weight.data = weight.data.float()
+        dtype = torch.bfloat16 if mixed else dense.model.dtype
+        self._unembedding = parts.unembed.weight.detach().to(device, dtype)  # type: ignore[operator]
+        self._wrapped, self._optimizer = self._accelerator.prepare(self._student, self._new_optimizer())
+        self._constraint = Constraint(recipe, list(kinds))
         self._step = 0
+        self._rate = recipe.learning_rate
         self.dense_losses: dict[str, float] = {}
         self.tried: list[Found] = []
         self.best: Found | None = None
 
     def run(self) -> Found | None:
-        """Train to the end; the sparsest model that met the constraint, which the student then is, if any did."""
+        """Train to the end; the sparsest student within all bounds, which the student then is, if any is.
+
+        If none is, it is the one that is nearest to them that is kept in the folder.
+        """
         recipe = self._recipe
-        self.dense_losses, _ = self._held_out(gated=False)
-        self._resume()
+        self.dense_losses = self._held_out(gated=False)[0]
+        resumed = self._resume()
+        if self._rate is None:
+            self._rate = self._found_rate()
         self._listener.begin(self._plan(), "steps", recipe.steps, self._step)
+        if resumed:
+            self._listener.note(self._resumed())
         if not self.tried:
             self._evaluate()
         while self._step < recipe.steps:
@@ -217,65 +163,131 @@ class Trainer:
             if self._step % recipe.evaluate_every == 0 or self._step == recipe.steps:
                 self._evaluate()
                 self._save()
-        if self.best is not None:
+        if self.best is not None and self.best.within(recipe):
             self._load_trained(torch.load(self._folder / "best.pt", weights_only=True))
         self._accelerator.wait_for_everyone()  # before the first of them clears the folder
-        return self.best
+        return self.best if self.best is not None and self.best.within(recipe) else None
 
     def finished(self) -> PreTrainedModel:
-        """The student as a model of its own, its gates in its config."""
+        """The student as a model of its own, its gates in its config, its weights in the dense model's dtype."""
         model: Any = self._student.model if self._adapted is None else self._adapted.merge_and_unload()
         model.config.gate_bias = self._student.gates.biases()
         model.eval().requires_grad_(False)
-        return model
+        return model.to(self._dense_parts.home)
 
     @property
     def leads(self) -> bool:
         """Whether this is the process that writes."""
         return self._accelerator.is_main_process
 
-    def _train(self) -> None:
-        recipe, accelerator = self._recipe, self._accelerator
-        torch.manual_seed((recipe.seed * 1_000_003 + self._step) * 1_009 + accelerator.process_index)
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * recipe.rate_at(self._step)
-        ids, real, kind = self._batch(self._drawn())
-        self._student.gates.train()
-        with torch.no_grad():
-            dense_logits = self._dense(ids)
-            dense = _cross_entropy(dense_logits, ids)
-        noisy = (torch.arange(len(ids), device=ids.device) + self._step) % 2 == 0
-        logits, share = self._wrapped(ids, real, noisy)
-        own = _cross_entropy(logits, ids)
-        minded = own + recipe.distill * _divergence(dense_logits, logits) if recipe.distill else own
-        weighted = self._constraint.weights.to(own) * self._by_kind(minded, real, kind)
-        # at the end nothing more is closed, and the weights make the best of it
-        loss = weighted.mean() + self._constraint.cost * recipe.left_at(self._step) * share
-        self._optimizer.zero_grad()
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(self._student.parameters(), 1.0)
-        self._optimizer.step()
-        # what the finished model would do, which has no noise
-        excess = self._by_kind((own - dense).detach(), real & ~noisy[:, None], kind)
-        self._constraint.update(accelerator.reduce(excess, "mean").cpu(), self._step)
-        self._step += 1
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the weights: the recipe's, or what the range test found."""
+        assert self._rate is not None
+        return self._rate
 
-        def mean(losses: Tensor) -> float:
-            return float(self._by_kind(losses.detach(), real, kind).mean())
-
-        self._listener.status(
-            f"loss {mean(own):.3f} against {mean(dense) + recipe.allowed_at(self._step - 1):.3f}, "
-            f"{100 * float(share.detach()):.2f} % open, multiplier {1 / self._constraint.cost:.2f}"
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        weights = [weight for weight in self._student.model.parameters() if weight.requires_grad]
+        return torch.optim.AdamW(
+            [{"params": weights}, {"params": [self._student.gates.bias]}], betas=(0.9, 0.99), weight_decay=0.0
         )
 
-    def _drawn(self) -> list[tuple[int, tuple[int, ...]]]:
+    def _train(self) -> None:
+        recipe = self._recipe
+        share, entropies, dense, excess = self._descend(
+            self._step, self.learning_rate, recipe.gate_rate, self._constraint.price
+        )
+        self._constraint.update(self._accelerator.reduce(excess, "mean").cpu(), self._step)
+        self._step += 1
+        if (kind := self._constraint.ruined) is not None:
+            assert self._constraint.excess is not None
+            raise ExtractionError(
+                f"Stopped after {self._step:,} steps: the excess on {kind}, now "
+                f"{float(self._constraint.excess.max()):.3f} nats a token, grows though open gates have long cost "
+                "nothing. The weights are being ruined, not the gates: lower --learning-rate, which is "
+                f"{self.learning_rate:.1e}, or raise --batch-size, which is {recipe.batch_size}."
+            )
+        self._listener.status(
+            f"loss {float(entropies.mean()):.3f}, dense {float(dense.mean()):.3f}, {100 * share:.2f} % open, "
+            f"price {self._constraint.price:.2f}"
+        )
+
+    def _descend(
+        self, step: int, rate: float, gate_rate: float, price: float
+    ) -> tuple[float, Tensor, Tensor, Tensor]:
+        """A step of gradient descent: the expected share of open gates, and [kind] of documents without noise: the
+        student's cross-entropy, the dense model's, and the excess.
+        """
+        recipe, accelerator = self._recipe, self._accelerator
+        torch.manual_seed((recipe.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
+        for group, own_rate in zip(self._optimizer.param_groups, (rate, gate_rate), strict=True):
+            group["lr"] = own_rate * recipe.rate_at(step)
+        parts = self._parts(self._drawn(step))
+        counts = sum((self._sums(part, part.drawn.float()) for part in parts), self._zeros())
+        pairs = sum(
+            int((length * (length + 1) // 2).sum()) for part in parts for length in [part.real.sum(1)]
+        )
+        pairs *= self._student.gates.bias.numel()
+        weights = self._constraint.weights.to(counts) / counts.clamp(min=1) / len(counts)
+        self._student.gates.train()
+        self._optimizer.zero_grad()
+        share, seen = 0.0, torch.zeros(4, len(counts), device=counts.device)
+        for number, part in enumerate(parts):
+            noisy = (torch.arange(len(part.ids), device=part.ids.device) + step) % 2 == 0
+            kind = part.kind[:, None].expand_as(part.drawn)[part.drawn]  # [position]
+            divergent, weight = self._divergent[kind], weights[kind]
+            last = number == len(parts) - 1
+            with nullcontext() if last else accelerator.no_sync(self._wrapped):
+                states, is_open = self._wrapped(part.ids, part.real, noisy)
+                loss, own, dense, divergence = Compared.apply(
+                    states[:, :-1][part.drawn].to(self._unembedding.dtype),
+                    self._dense_states(part.ids)[:, :-1][part.drawn].to(self._unembedding.dtype),
+                    self._unembedding,
+                    part.ids[:, 1:][part.drawn],
+                    torch.where(divergent, 0.0, weight),
+                    torch.where(divergent, (1 + recipe.distill) * weight, recipe.distill * weight),
+                )
+                accelerator.backward(loss + price * is_open / pairs)
+            share += float(is_open.detach()) / pairs
+            quiet = (~noisy)[:, None].expand_as(part.drawn)[part.drawn].float()  # as in the finished model
+            for row, values in enumerate((own, dense, divergence, torch.ones_like(own))):
+                seen[row].index_add_(0, kind, values * quiet)
+        accelerator.clip_grad_norm_(self._student.parameters(), 1.0)
+        self._optimizer.step()
+        own, dense, divergence = seen[:3] / seen[3]  # NaN where a kind had noise throughout
+        return share, own, dense, torch.where(self._divergent, divergence, own - dense)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(len(self._kinds), device=self._accelerator.device)
+
+    def _sums(self, part: _Part, values: Tensor) -> Tensor:
+        """The sum over the predictions of each kind, [kind], of [document, position - 1]."""
+        return self._zeros().index_add(0, part.kind, values.sum(1))
+
+    def _drawn(self, step: int) -> list[tuple[int, tuple[int, ...]]]:
         """The documents of a step, each with the number of its kind."""
-        rng = np.random.default_rng([self._recipe.seed, self._step, self._accelerator.process_index])
+        rng = np.random.default_rng([self._recipe.seed, step, self._accelerator.process_index])
         each = max(1, self._recipe.batch_size // len(self._kinds))
         return [
             (number, text.train[i])
             for number, text in enumerate(self._kinds.values())
             for i in rng.choice(len(text.train), min(each, len(text.train)), replace=False)
+        ]
+
+    def _parts(self, documents: Sequence[tuple[int, tuple[int, ...]]]) -> list[_Part]:
+        """A step's documents, sorted by length and cut into equal parts, so that few tokens are padding."""
+        if self._recipe.accumulate > 1:
+            documents = sorted(documents, key=lambda document: len(document[1]))
+        cuts = np.array_split(np.arange(len(documents)), min(self._recipe.accumulate, len(documents)))
+        batches = [self._batch([documents[i] for i in cut]) for cut in cuts]
+        most = self._recipe.positions or max(1, _LOGITS_A_STEP // len(self._unembedding))
+        longest = max(real.shape[1] for _, real, _ in batches)
+        real = torch.cat([nn.functional.pad(real, (0, longest - real.shape[1])) for _, real, _ in batches])
+        drawn = drawn_positions(real, torch.cat([kind for *_, kind in batches]), most, len(self._kinds))
+        split = drawn.split([len(ids) for ids, *_ in batches])
+        return [
+            _Part(ids, real, kind, own[:, : ids.shape[1] - 1])
+            for (ids, real, kind), own in zip(batches, split, strict=True)
         ]
 
     def _batch(self, documents: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Tensor, Tensor, Tensor]:
@@ -287,54 +299,123 @@ class Trainer:
         real = torch.arange(longest, device=device) < lengths[:, None]
         return ids, real, torch.tensor([number for number, _ in documents], device=device)
 
-    def _dense(self, ids: Tensor) -> Tensor:
-        """The dense model's logits."""
-        with self._adapted.disable_adapter() if self._adapted is not None else nullcontext():
-            return logits_of(self._dense_parts, ids)
-
-    def _by_kind(self, values: Tensor, real: Tensor, kind: Tensor) -> Tensor:
-        """The mean over the tokens of each kind of text, [kind], of [document, position - 1]."""
-        counted = real[:, 1:]
-        zeros = values.new_zeros(len(self._kinds))
-        sums = zeros.index_add(0, kind, (values * counted).sum(1))
-        return sums / zeros.index_add(0, kind, counted.sum(1).to(values))
+    @torch.no_grad()
+    def _dense_states(self, ids: Tensor) -> Tensor:
+        """The dense model's final states."""
+        with (
+            self._adapted.disable_adapter() if self._adapted is not None else nullcontext(),
+            self._accelerator.autocast(),
+        ):
+            return states_of(self._dense_parts, ids)
 
     @torch.no_grad()
-    def _held_out(self, *, gated: bool) -> tuple[dict[str, float], float]:
-        """By kind, the loss on held-out text, and the share of open gates; all processes share the work."""
+    def _first_biases(self) -> Tensor:
+        """Biases of gates that are all but open, from the dense model's attention to some documents."""
+        texts = list(self._kinds.items())
+        some = [(0, text.train[0]) for _, text in texts]
+        longest = max((text.train for _, text in texts), key=lambda train: sum(map(len, train)) / len(train))
+        ids, real, _ = self._batch([*some, *((0, document) for document in longest[:_FIRST_DOCUMENTS])])
+        shape = self._dense_parts.shape
+        first = FirstBiases(shape.layers, shape.heads, self._recipe.closed, real)
+        states_of(self._dense_parts, ids, gates=first)
+        return first.found
+
+    def _found_rate(self) -> float:
+        """A learning rate by a range test: it grows from step to step, until it does harm.
+
+        Near a minimum the gradient is mostly noise, and steps of Adam are of one size however small it is. So weights
+        drift, the further the higher the rate: how much harm that does, batch and model decide, and no rule knows.
+        """
+        before = {name: weight.clone() for name, weight in self._trained().items()}
+        rate, harm = _RANGE_FIRST, 0.0
+        for step in range(_RANGE_STEPS):
+            *_, excess = self._descend(self._recipe.steps // 4 + step, rate, 0.0, 0.0)
+            known = self._accelerator.reduce(excess, "mean").nan_to_num(0.0)
+            harm = 0.5 * harm + 0.5 * float(known.mean())
+            if harm > _RANGE_HARM:
+                break
+            rate *= _RANGE_FACTOR
+        self._load_trained(before)
+        self._optimizer = self._accelerator.prepare(self._new_optimizer())
+        found = float(f"{_RANGE_SHARE * rate:.1e}")
+        self._listener.note(f"Learning rate {found:.1e}, by a range test; --learning-rate sets it.")
+        return found
+
+    @torch.no_grad()
+    def _held_out(self, *, gated: bool) -> tuple[dict[str, float], dict[str, float], float]:
+        """By kind, loss and divergence on held-out text, and the share of open gates; all processes share the work."""
         self._student.gates.eval()
-        size, device = self._recipe.batch_size, self._accelerator.device
-        losses = torch.zeros(len(self._kinds), 2, device=device)  # sum, tokens
-        pairs = torch.zeros(2, device=device)  # open, all
+        accelerator, size = self._accelerator, max(1, self._recipe.batch_size // self._recipe.accumulate)
+        sums = torch.zeros(3, len(self._kinds), device=accelerator.device)  # loss, divergence, tokens
+        pairs = torch.zeros(2, device=accelerator.device)  # open, all
         for number, text in enumerate(self._kinds.values()):
-            own = text.held_out[self._accelerator.process_index :: self._accelerator.num_processes]
+            own = text.held_out[accelerator.process_index :: accelerator.num_processes]
+            by_length = sorted(own, key=len)
             for first in range(0, len(own), size):
-                ids, real, _ = self._batch([(number, document) for document in own[first : first + size]])
-                logits = self._student(ids, real)[0] if gated else self._dense(ids)
+                ids, real, _ = self._batch(
+                    [(number, document) for document in by_length[first : first + size]]
+                )
+                with self._exactly():
+                    dense = self._dense_states(ids)
+                    states = self._student(ids, real)[0] if gated else dense
                 counted = real[:, 1:]
-                losses[number] += torch.stack([(_cross_entropy(logits, ids) * counted).sum(), counted.sum()])
+                ones = torch.ones(int(counted.sum()), device=ids.device)
+                _, entropy, _, divergence = Compared.apply(
+                    states[:, :-1][counted],
+                    dense[:, :-1][counted],
+                    self._unembedding.to(states),
+                    ids[:, 1:][counted],
+                    ones,
+                    ones,
+                )
+                sums[:, number] += torch.stack([entropy.sum(), divergence.sum(), ones.sum()])
                 if gated:
                     pairs += torch.stack(self._student.gates.counts())
-        losses, pairs = self._accelerator.reduce(losses), self._accelerator.reduce(pairs)
-        means = (losses[:, 0] / losses[:, 1]).tolist()
-        return dict(zip(self._kinds, means, strict=True)), float(pairs[0] / pairs[1]) if gated else 1.0
+        sums, pairs = accelerator.reduce(sums), accelerator.reduce(pairs)
+        losses, divergences = (
+            dict(zip(self._kinds, (row / sums[2]).tolist(), strict=True)) for row in sums[:2]
+        )
+        return losses, divergences, float(pairs[0] / pairs[1]) if gated else 1.0
+
+    def _exactly(self) -> Any:
+        """A pass in the weights' own numbers, as the finished model will make it."""
+        return torch.autocast(self._accelerator.device.type, enabled=False)
 
     def _evaluate(self) -> None:
-        """Try the student on held-out text, and keep it if it is the sparsest so far that meets the constraint."""
-        losses, share = self._held_out(gated=True)
-        found = Found(self._step, share, losses)
+        """Try the student on held-out text, and keep it if it is the sparsest so far that is within all bounds.
+
+        Until one is, the nearest to them is kept.
+        """
+        recipe = self._recipe
+        losses, divergences, share = self._held_out(gated=True)
+        excess = {
+            kind: divergences[kind] if divergent else loss - self.dense_losses[kind]
+            for (kind, loss), divergent in zip(losses.items(), self._divergent.tolist(), strict=True)
+        }
+        found = Found(self._step, share, losses, divergences, excess)
         self.tried.append(found)
-        excess, kind = found.excess(self.dense_losses)
-        sparser = self.best is None or share < self.best.open_gates
-        kept = self._step > 0 and excess <= self._recipe.epsilon and sparser
+        kept = self._step > 0 and (self.best is None or self._better(found, self.best))
         if kept:
             self.best = found
             self._write("best.pt", self._trained())
+        if self._step:
+            self._constraint.held_out(torch.tensor(list(excess.values())))
         if self.leads:
+            worst, kind = found.worst(recipe)
+            said = ", kept." if kept and found.within(recipe) else "."
             self._listener.note(
-                f"After {self._step:,} steps, on held-out text: {100 * share:.2f} % open, loss {excess:+.4f} on {kind}"
-                + (", kept." if kept else ".")
+                f"After {self._step:,} steps, on held-out text: {100 * share:.2f} % open, excess {worst:+.4f} on "
+                f"{kind}{said}"
             )
+
+    def _better(self, found: Found, best: Found) -> bool:
+        recipe = self._recipe
+        if found.within(recipe) != best.within(recipe):
+            return found.within(recipe)
+        if found.within(recipe):
+            return found.open_gates < best.open_gates
+        beyond = [one.worst(recipe)[0] - recipe.bound(one.worst(recipe)[1]) for one in (found, best)]
+        return beyond[0] < beyond[1]
 
     def _trained(self) -> dict[str, Tensor]:
         return {
@@ -352,26 +433,27 @@ class Trainer:
             "last.pt",
             {
                 "step": self._step,
+                "rate": self._rate,
                 "trained": self._trained(),
                 "optimizer": self._optimizer.state_dict(),
-                "multipliers": self._constraint.logs,
-                "beyond": self._constraint.beyond,
+                "constraint": self._constraint.state(),
                 "tried": [asdict(found) for found in self.tried],
                 "best": None if self.best is None else self.tried.index(self.best),
             },
         )
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Go on from what is in the folder, if anything is."""
         if not (self._folder / "last.pt").is_file():
-            return
+            return False
         state = torch.load(self._folder / "last.pt", map_location=self._accelerator.device, weights_only=True)
-        self._step = state["step"]
+        self._step, self._rate = state["step"], state["rate"]
         self._load_trained(state["trained"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._constraint.logs = state["multipliers"].cpu()
-        self._constraint.beyond = state["beyond"].cpu()
+        self._constraint.load(state["constraint"])
         self.tried = [Found(**found) for found in state["tried"]]
         self.best = None if state["best"] is None else self.tried[state["best"]]
+        return True
 
     def _write(self, name: str, content: Any) -> None:
         if self.leads:
@@ -382,22 +464,22 @@ class Trainer:
     def _plan(self) -> str:
         documents = ", ".join(f"{kind} ({len(text.train):,})" for kind, text in self._kinds.items())
         said = ", ".join(f"{kind} {loss:.3f}" for kind, loss in self.dense_losses.items())
+        bounds = ", ".join(
+            f"{kind} {self._recipe.bound(kind)}{' of divergence' if divergent else ''}"
+            for kind, divergent in zip(self._kinds, self._divergent.tolist(), strict=True)
+        )
         return (
             f"Sparse post-training in {self._recipe.steps:,} steps on {documents}; the dense model's loss on held-out "
-            f"text: {said}; at most {self._recipe.epsilon} more."
+            f"text: {said}; at most so much more: {bounds}."
         )
 
-
-def _cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
-    """[document, position - 1]: of each token but the first, in nats."""
-    return functional.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
-
-
-def _divergence(dense: Tensor, sparse: Tensor) -> Tensor:
-    """[document, position - 1]: of the sparse model's predictions from the dense one's, in nats."""
-    return functional.kl_div(
-        sparse[:, :-1].log_softmax(-1), dense[:, :-1].log_softmax(-1), reduction="none", log_target=True
-    ).sum(-1)
+    def _resumed(self) -> str:
+        last = self.tried[-1]
+        worst, kind = last.worst(self._recipe)
+        return (
+            f"Resumed after {self._step:,} of {self._recipe.steps:,} steps: {100 * last.open_gates:.2f} % open, excess "
+            f"{worst:+.4f} on {kind}."
+        )
 
 
 def _adapt(model: nn.Module, rank: int) -> Any:

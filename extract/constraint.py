@@ -1,0 +1,90 @@
+"""The pace of sparse post-training: what an open gate costs, by how much worse than the dense model a student is.
+
+Each kind of text has an excess (`Recipe`), smoothed over some steps, and a bound on it. The kind that is nearest to its
+bound decides:
+
+    headroom = min over kinds of (allowed - excess) / allowed,   cut to [-1, 1]
+    cost    <- cost * exp(0.02 headroom)                          (slow)
+    price    = cost * clip(1/2 + 2 headroom, 0, 1)                (at once)
+
+The price of an open share of 1 is what the loss has for it. So gates are closed no faster than the loss can bear: from
+a quarter beyond its bound on they cost nothing, and are free to open again. Kinds beyond their bounds also count more
+in the loss.
+
+The excess is seen on the documents of a step, without noise. On these a student may become better than on others: the
+gap to held-out text, as last seen there, is added.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .recipe import Recipe
+
+_SMOOTHING = 0.95
+_PATIENCE = 100
+"""Steps without a price after which an excess that still grows is not the gates' doing."""
+_LEAST, _MOST = 0.02, 50.0
+_LEAST_ALLOWED = 1e-3
+
+
+class Constraint:
+    """What an open gate costs, and how much each kind of text counts."""
+
+    def __init__(self, recipe: Recipe, kinds: Sequence[str]) -> None:
+        self._recipe, self._kinds = recipe, list(kinds)
+        self._cost = recipe.cost
+        self._gap = torch.zeros(len(kinds))
+        self._free_for = 0  # steps without a price
+        self._excess_then = math.inf  # when these began
+        self.excess: Tensor | None = None
+        self.price = recipe.cost
+        self.weights = torch.ones(len(kinds))
+        """How much each kind counts in the loss, 1 on average, [kind]."""
+
+    def update(self, excess: Tensor, step: int) -> None:
+        """Take in the excess of a step, by kind; NaN where it is not known."""
+        before = excess.nan_to_num(0.0) if self.excess is None else self.excess
+        self.excess = torch.where(excess.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * excess)
+        allowed = torch.tensor(
+            [max(self._recipe.allowed_at(step, kind), _LEAST_ALLOWED) for kind in self._kinds]
+        )
+        beyond = (self.excess + self._gap - allowed) / allowed
+        headroom = -float(beyond.max().clamp(-1, 1))
+        self._cost = min(max(self._cost * math.exp(0.02 * headroom), _LEAST), _MOST)
+        self.price = self._cost * min(max(0.5 + 2 * headroom, 0.0), 1.0)
+        self.weights = beyond.clamp(-1, 1.5).exp()
+        self.weights /= self.weights.mean()
+        worst = float(self.excess.max())
+        if self.price:
+            self._free_for = 0
+        else:
+            self._excess_then = worst if not self._free_for else self._excess_then
+            self._free_for += 1
+
+    def held_out(self, excess: Tensor) -> None:
+        """Take in the excess on held-out text, by kind."""
+        if self.excess is not None:
+            self._gap = (self._gap + excess - self.excess) / 2
+
+    @property
+    def ruined(self) -> str | None:
+        """The kind whose excess goes on growing though open gates have long cost nothing, if any does."""
+        if self.excess is None or self._free_for < _PATIENCE or float(self.excess.max()) <= self._excess_then:
+            return None
+        return self._kinds[int(self.excess.argmax())]
+
+    def state(self) -> dict[str, Any]:
+        """All that it needs to go on."""
+        return {"excess": self.excess, "gap": self._gap, "weights": self.weights} | {
+            "numbers": [self._cost, self.price, self._free_for, self._excess_then]
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.excess = None if state["excess"] is None else state["excess"].cpu()
+        self._gap, self.weights = state["gap"].cpu(), state["weights"].cpu()
+        self._cost, self.price, self._free_for, self._excess_then = state["numbers"]
