@@ -49,8 +49,7 @@ def attend(
             query, key, value, attn_mask=mask, is_causal=mask is None and query.shape[2] > 1, scale=scaling
         )
         return z.transpose(1, 2), None
-    with torch.autocast(query.device.type, enabled=False):  # a gate is a matter of the last digit
-        logits = query @ key.transpose(-1, -2) * scaling  # [prompt, head, query, key]
+    logits = query @ key.transpose(-1, -2) * scaling  # [prompt, head, query, key]
     allowed = _full_mask(query, key) if mask is None else mask
     pattern = logits.masked_fill(~allowed, -torch.inf).softmax(-1, dtype=torch.float32).to(value.dtype)
     gate = None

@@ -26,7 +26,10 @@ from .recipe import Recipe
 
 _SMOOTHING = 0.95
 _PATIENCE = 100
-"""Steps without a price after which an excess that still grows is not the gates' doing."""
+"""Steps without a price after which an excess that still grows is not the gates' doing,"""
+_RUIN = 0.05
+"""if it has grown by so much since; or by slack and bound together, if these are more."""
+_PACE = 0.02
 _LEAST, _MOST = 0.02, 50.0
 _LEAST_ALLOWED = 1e-3
 
@@ -38,53 +41,67 @@ class Constraint:
         self._recipe, self._kinds = recipe, list(kinds)
         self._cost = recipe.cost
         self._gap = torch.zeros(len(kinds))
-        self._free_for = 0  # steps without a price
-        self._excess_then = math.inf  # when these began
-        self.excess: Tensor | None = None
+        self._excess: Tensor | None = None
+        self._excess_then = torch.zeros(len(kinds))  # when the last step with a price was
         self.price = recipe.cost
+        self.free_for = 0
+        """Steps for which open gates have cost nothing, until now."""
         self.weights = torch.ones(len(kinds))
         """How much each kind counts in the loss, 1 on average, [kind]."""
 
     def update(self, excess: Tensor, step: int) -> None:
         """Take in the excess of a step, by kind; NaN where it is not known."""
-        before = excess.nan_to_num(0.0) if self.excess is None else self.excess
-        self.excess = torch.where(excess.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * excess)
+        before = excess.nan_to_num(0.0) if self._excess is None else self._excess
+        self._excess = torch.where(
+            excess.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * excess
+        )
         allowed = torch.tensor(
             [max(self._recipe.allowed_at(step, kind), _LEAST_ALLOWED) for kind in self._kinds]
         )
-        beyond = (self.excess + self._gap - allowed) / allowed
+        beyond = (self._excess + self._gap - allowed) / allowed
         headroom = -float(beyond.max().clamp(-1, 1))
-        self._cost = min(max(self._cost * math.exp(0.02 * headroom), _LEAST), _MOST)
+        self._cost = min(max(self._cost * math.exp(_PACE * headroom), _LEAST), _MOST)
         self.price = self._cost * min(max(0.5 + 2 * headroom, 0.0), 1.0)
         self.weights = beyond.clamp(-1, 1.5).exp()
         self.weights /= self.weights.mean()
-        worst = float(self.excess.max())
         if self.price:
-            self._free_for = 0
+            self.free_for, self._excess_then = 0, self._excess
         else:
-            self._excess_then = worst if not self._free_for else self._excess_then
-            self._free_for += 1
+            self.free_for += 1
 
     def held_out(self, excess: Tensor) -> None:
         """Take in the excess on held-out text, by kind."""
-        if self.excess is not None:
-            self._gap = (self._gap + excess - self.excess) / 2
+        if self._excess is not None:
+            self._gap = (self._gap + excess - self._excess) / 2
+
+    def excess_of(self, kind: str) -> float:
+        """The smoothed excess of a kind; NaN before the first step."""
+        return math.nan if self._excess is None else float(self._excess[self._kinds.index(kind)])
 
     @property
     def ruined(self) -> str | None:
         """The kind whose excess goes on growing though open gates have long cost nothing, if any does."""
-        if self.excess is None or self._free_for < _PATIENCE or float(self.excess.max()) <= self._excess_then:
+        if self._excess is None:
             return None
-        return self._kinds[int(self.excess.argmax())]
+        grown = self._excess - self._excess_then
+        worst = int(grown.argmax())
+        much = max(_RUIN, self._recipe.slack + self._recipe.bound(self._kinds[worst]))
+        if not self._excess.isfinite().all() or (self.free_for >= _PATIENCE and float(grown[worst]) > much):
+            return self._kinds[worst]
+        return None
 
     def state(self) -> dict[str, Any]:
         """All that it needs to go on."""
-        return {"excess": self.excess, "gap": self._gap, "weights": self.weights} | {
-            "numbers": [self._cost, self.price, self._free_for, self._excess_then]
+        return {
+            "excess": self._excess,
+            "gap": self._gap,
+            "weights": self.weights,
+            "then": self._excess_then,
+            "numbers": [self._cost, self.price, self.free_for],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.excess = None if state["excess"] is None else state["excess"].cpu()
-        self._gap, self.weights = state["gap"].cpu(), state["weights"].cpu()
-        self._cost, self.price, self._free_for, self._excess_then = state["numbers"]
+        self._excess = None if state["excess"] is None else state["excess"].cpu()
+        self._gap, self.weights, self._excess_then = (state[name].cpu() for name in ("gap", "weights", "then"))
+        self._cost, self.price, self.free_for = state["numbers"]

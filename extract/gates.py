@@ -69,11 +69,6 @@ class Gates(nn.Module):
         """How many gates were open in the last pass, in training the expected number, and how many there were."""
         return torch.stack(self._open).sum(), torch.stack(self._pairs).sum()
 
-    def share(self) -> Tensor:
-        """The share of gates that were open."""
-        is_open, pairs = self.counts()
-        return is_open / pairs
-
     def biases(self) -> list[list[float]]:
         """As a config keeps them, [layer][head]."""
         return self.bias.detach().cpu().double().tolist()
@@ -100,6 +95,7 @@ class FirstBiases(nn.Module):
 
     def forward(self, layer: int, logits: Tensor, allowed: Tensor) -> Tensor:
         """All gates open, [prompt, head, query, key]."""
+        gates = torch.ones_like(logits)
         logits = logits.float()
         counted = allowed & self._real[:, None, :, None]
         pattern = logits.masked_fill(~allowed, -torch.inf).softmax(-1) * counted
@@ -114,4 +110,4 @@ class FirstBiases(nn.Module):
                 torch.where(cut < self._closed, middle, high),
             )
         self.found[layer] = high.cpu()
-        return torch.ones_like(logits)
+        return gates

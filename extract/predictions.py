@@ -6,7 +6,8 @@ made a few rows at a time, each gone before the next. With p of the student and 
 
     loss = a CE + b KL(p' || p)        d loss / d logits = (a + b) p - b p' - a [token]
 
-is known in closed form, so the gradient at the final states is made in the same go, and nothing else is kept.
+is known in closed form, so the gradient at the final states is made in the same go, and nothing else is kept. The
+unembedding gets no gradient: it is not trained.
 """
 
 from typing import Any
@@ -17,13 +18,12 @@ from torch import Tensor
 _LOGITS_AT_A_TIME = 1 << 22
 
 
-def drawn_positions(real: Tensor, kind: Tensor, most: int | None, kinds: int) -> Tensor:
-    """Which predictions the loss is of, [document, position - 1]: at most so many, an equal share for each kind.
+def drawn_positions(counted: Tensor, kind: Tensor, most: int, kinds: int) -> Tensor:
+    """Of the predictions that there are, [document, position - 1], at most so many, an equal share for each kind.
 
     Of a kind each prediction is as likely to be among them as any other.
     """
-    counted = real[:, 1:]
-    if most is None or int(counted.sum()) <= most:
+    if int(counted.sum()) <= most:
         return counted
     chosen = torch.zeros_like(counted)
     for number in range(kinds):
@@ -34,7 +34,7 @@ def drawn_positions(real: Tensor, kind: Tensor, most: int | None, kinds: int) ->
 
 
 class Compared(torch.autograd.Function):
-    """The weighted loss of a student at some positions, and what it consists of.
+    """The weighted loss of a student at some positions, summed over them, and what it consists of.
 
     From final states [position, d_model] of the student and of the dense model, the unembedding [token, d_model], the
     tokens that come next, and the weights of cross-entropy and divergence, [position] each, to the loss, and without
@@ -69,11 +69,14 @@ class Compared(torch.autograd.Function):
                     ]
                 )
             )
+            if not context.needs_input_grad[0]:
+                continue
             slope = logs.exp_().mul_((a + b)[:, None]).addcmul_(chances, b[:, None], value=-1)
             slope.scatter_add_(1, at, -a[:, None])
             gradients.append(slope.to(unembedding.dtype) @ unembedding)
         own_entropy, dense_entropy, divergence = torch.cat(found, 1)
-        context.save_for_backward(torch.cat(gradients).to(student.dtype))
+        if gradients:
+            context.save_for_backward(torch.cat(gradients).to(student.dtype))
         context.mark_non_differentiable(own_entropy, dense_entropy, divergence)
         loss = (entropy_weight * own_entropy + divergence_weight * divergence).sum()
         return loss, own_entropy, dense_entropy, divergence

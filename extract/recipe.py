@@ -1,5 +1,6 @@
 """The recipe of sparse post-training: how long, how fast, and how far from the dense model a student may get."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,12 +24,13 @@ class Recipe:
     """Largest excess of a finished model, on held-out text of each kind."""
     epsilons: Mapping[str, float] = field(default_factory=dict)
     """The same for single kinds."""
-    divergent: tuple[str, ...] | None = None
-    """Kinds whose excess is the divergence; None: those of tasks, whose cross-entropy falls by learning them."""
+    divergent: tuple[str, ...] = ()
+    """Kinds whose excess is the divergence, beside those of tasks: narrow ones, whose cross-entropy falls by learning
+    them."""
     slack: float = 0.1
-    """Excess beyond that while gates are being closed. Weights get used to closed gates only while these are closed,
-    and high learning rates have a price of their own, so a bound that is kept all the time keeps many gates open. Both
-    go to zero over the last four fifths of the steps."""
+    """Excess beyond half of that while gates are being closed. Weights get used to closed gates only while these are
+    closed, and high learning rates have a price of their own, so a bound that is kept all the time keeps many gates
+    open. Both go to zero over the last four fifths of the steps."""
     batch_size: int = 32
     """Documents a step and process, the same number of each kind."""
     accumulate: int = 1
@@ -71,10 +73,10 @@ class Recipe:
     def check(self) -> None:
         """Refuse what makes no sense."""
         for name, value in {"": self.epsilon, **self.epsilons}.items():
-            if not value >= 0:
+            if not 0 <= value < math.inf:
                 raise InputError(
-                    f"--epsilon {name + '=' if name else ''}{value} is below 0: the sparse model may be worse than the "
-                    "dense one by epsilon nats a token; 0.01 is usual."
+                    f"--epsilon {name + '=' if name else ''}{value} is no number from 0: the sparse model may be worse "
+                    "than the dense one by epsilon nats a token; 0.01 is usual."
                 )
         for name in ("steps", "batch_size", "accumulate", "positions", "evaluate_every"):
             value = getattr(self, name)
@@ -84,16 +86,19 @@ class Recipe:
             raise InputError(f"--context {self.context} leaves nothing to predict: it must be at least 2.")
         if self.lora is not None and self.lora < 1:
             raise InputError(f"--lora {self.lora} is no rank: it must be at least 1.")
-        for name in ("slack", "distill"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"--{name} {getattr(self, name)} is below 0.")
+        for name in ("slack", "distill", "gate_rate", "cost"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InputError(f"--{name.replace('_', '-')} is {value}: it must be a number from 0.")
         if self.learning_rate is not None and not 0 <= self.learning_rate < 1:
             raise InputError(f"--learning-rate {self.learning_rate} is no learning rate: 1e-4 is one.")
+        if not 0 < self.closed < 1:
+            raise InputError(f"closed is {self.closed}: it is a share of the attention, between 0 and 1.")
 
     def check_kinds(self, kinds: Iterable[str]) -> None:
         """Refuse bounds of kinds of text that there are not."""
         there = list(kinds)
-        for option, named in (("--epsilon", self.epsilons), ("--divergence", self.divergent or ())):
+        for option, named in (("--epsilon", self.epsilons), ("--divergence", self.divergent)):
             if unknown := [kind for kind in named if kind not in there]:
                 raise InputError(
                     f"{option} names '{unknown[0]}', but the kinds of text are {', '.join(there)}."

@@ -19,6 +19,7 @@ is the one that is written.
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -44,13 +45,15 @@ from ..data import (
 )
 from ..graphs import InputError, one_of
 from .accuracy import Accuracy, accuracy
+from .batches import Text
 from .memory import ExtractionError
-from .models import DTYPES, Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
+from .models import Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
 from .recipe import Recipe
 from .settings import Deaf, Listener
-from .training import Found, Text, Trainer
+from .training import Found, Trainer
 from .workers import local_rank
 
+_DTYPES = ("auto", "float32", "bfloat16")
 _TASK_PROMPTS = 2_000
 _JUDGED_PROMPTS = 200
 _HELD_OUT = 10
@@ -100,7 +103,7 @@ def sparsify(
     recipe, listener, out = recipe or Recipe(), listener or Deaf(), Path(out)
     recipe.check()
     recipe.check_kinds([*(Path(file).stem for file in texts), *tasks])
-    one_of("dtype", dtype, DTYPES)
+    one_of("dtype of sparse post-training", dtype, _DTYPES)
     for task in tasks:
         check_task(task)
     if not texts and not tasks:
@@ -108,22 +111,18 @@ def sparsify(
     if out.exists():
         raise InputError(f"'{out}' is there already: choose another --out, or remove it.")
     where = find_device(device, local_rank())
-    mixed = dtype == "bfloat16"
-    # whole weights are trained in float32; those that adapters are put on may be kept in less
-    kept = "float32" if mixed and not recipe.lora else dtype
-    dense = load_untapped(model, device=where, dtype=kept)
+    dense, mixed = _load(model, where, dtype, whole=recipe.lora is None)
     if getattr(dense.model.config, "gate_bias", None) is not None:
         raise InputError(f"The model '{model}' is gated already: start from a dense one.")
     vocabulary = vocabulary_of(dense)
     kinds = _kinds(texts, tasks, vocabulary, recipe)
+    names = known_names(vocabulary)  # before adapters change the model
     judged = _judged(vocabulary, recipe)
     before = {task: accuracy(dense.parts, prompts) for task, prompts in judged.items()}
     partial = out.with_name(f"{out.name}.partial")
-    divergent = tuple(tasks) if recipe.divergent is None else recipe.divergent
-    call = {"model": model, "revision": dense.revision, "dtype": dtype, "kinds": _hashed(kinds)} | asdict(
-        recipe
-    )
-    _claim(partial, call | {"divergent": divergent})
+    divergent = [kind for kind in kinds if kind in tasks or kind in recipe.divergent]
+    call = {"model": model, "revision": dense.revision, "dtype": dtype, "kinds": _hashed(kinds)}
+    _claim(partial, call | asdict(recipe) | {"divergent": divergent})
     trainer = Trainer(dense, kinds, recipe, partial, listener, divergent=divergent, mixed=mixed)
     best = trainer.run()
     if not trainer.leads:
@@ -139,24 +138,52 @@ def sparsify(
         open_gates=best.open_gates,
         losses={kind: (loss, best.losses[kind]) for kind, loss in trainer.dense_losses.items()},
         divergences=best.divergences,
-        bounds={kind: ("divergence" if kind in divergent else "loss", recipe.bound(kind)) for kind in kinds},
+        bounds=trainer.bounds(),
         tried=[asdict(found) for found in trainer.tried],
         tasks={task: (before[task], after[task]) for task in judged},
     )
-    _write(sparse, dense, model, known_names(vocabulary), report, partial, out)
+    _write(sparse, dense, model, names, report, partial, out)
     return report
+
+
+def _load(model: str, device: torch.device, dtype: str, *, whole: bool) -> tuple[Loaded, bool]:
+    """The dense model, and whether passes are made in bfloat16.
+
+    Whole weights are trained in float32; those that adapters are put on may be kept in bfloat16.
+    """
+    dense = load_untapped(model, device=device, dtype="float32" if whole and dtype == "bfloat16" else dtype)
+    mixed = dtype == "bfloat16" or dense.model.dtype != torch.float32
+    wanted = torch.bfloat16 if mixed and not whole else torch.float32
+    if dense.model.dtype != wanted:
+        torch.nn.Module.to(dense.model, wanted)
+    return dense, mixed
 
 
 def _too_far(trainer: Trainer, recipe: Recipe, partial: Path) -> str:
     """What is said where no student is within all bounds: how far the nearest is, and how to have it all the same."""
     nearest: Found = trainer.best or trainer.tried[-1]
     excess, kind = nearest.worst(recipe)
+    options = " ".join(
+        f"--epsilon {kind}={_rounded_up(excess)}"
+        for kind, excess in nearest.excess.items()
+        if not excess <= recipe.bound(kind)
+    )
     return (
         f"No model met the constraint on held-out text: the nearest, after {nearest.step:,} steps with "
         f"{100 * nearest.open_gates:.2f} % of the gates open, has an excess of {excess:.3f} nats a token on {kind}, "
-        f"where {recipe.bound(kind)} are allowed. It is kept in '{partial}': the same call with an --epsilon that it "
-        "meets writes it; or remove that folder, and give more --steps."
+        f"where {recipe.bound(kind)} are allowed. It is kept in '{partial}': the same call with {options} writes it. "
+        "For a nearer one remove that folder, and give more --steps, or less --slack."
     )
+
+
+def _rounded_up(excess: float) -> str:
+    """To two digits.
+
+    >>> _rounded_up(0.01234)
+    '0.013'
+    """
+    unit = 10.0 ** (math.floor(math.log10(excess)) - 1)
+    return f"{math.ceil(excess / unit) * unit:.3g}"
 
 
 def _kinds(
@@ -229,7 +256,7 @@ def _claim(folder: Path, call: Mapping[str, Any]) -> None:
 def _is_done(folder: Path, call: Mapping[str, Any]) -> bool:
     """Whether all steps of a training are done, so that other bounds ask for no other training."""
     last = folder / "last.pt"
-    return last.is_file() and torch.load(last, map_location="cpu", weights_only=True)["step"] == call["steps"]
+    return last.is_file() and torch.load(last, mmap=True, weights_only=True)["step"] == call["steps"]
 
 
 def _write(
