@@ -299,7 +299,7 @@ def sparsify(
     recipe = {
         "steps": steps,
         **epsilons(epsilon or []),
-        "divergent": tuple(divergence) if divergence else None,
+        "divergent": tuple(divergence or ()),
         "slack": slack,
         "batch_size": batch_size,
         "accumulate": accumulate,

@@ -19,7 +19,7 @@ from .predictions import drawn_positions
 from .recipe import Recipe
 
 _LOGITS_A_STEP = 1 << 25
-_FIRST = 16
+_FIRST, _FIRST_TOKENS = 16, 256
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def pairs(self) -> int:
-        """Pairs of tokens that a head has a gate for."""
+        """Pairs of a token with itself or one before it."""
         lengths = self.real.sum(1)
         return int((lengths * (lengths + 1) // 2).sum())
 
@@ -110,10 +110,10 @@ class Batches:
                 yield self._part([(number, document) for document in some], [False] * len(some))
 
     def first(self) -> Part:
-        """Some documents of all kinds in turns, few enough to be run at a time, to look at before the training."""
-        size = max(len(self._kinds), min(_FIRST, self._recipe.batch_size // self._recipe.accumulate))
+        """Some documents of all kinds, cut short, to look at before the training."""
+        size = max(_FIRST, len(self._kinds))
         turns = (
-            (number, text.train[i])
+            (number, text.train[i][:_FIRST_TOKENS])
             for i in range(size)
             for number, text in enumerate(self._kinds)
             if i < len(text.train)

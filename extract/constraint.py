@@ -42,7 +42,7 @@ class Constraint:
         self._cost = recipe.cost
         self._gap = torch.zeros(len(kinds))
         self._excess: Tensor | None = None
-        self._excess_then = torch.zeros(len(kinds))  # when the last step with a price was
+        self._excess_then = torch.zeros(len(kinds))  # when open gates last began to cost nothing
         self.price = recipe.cost
         self.free_for = 0
         """Steps for which open gates have cost nothing, until now."""
@@ -52,9 +52,7 @@ class Constraint:
     def update(self, excess: Tensor, step: int) -> None:
         """Take in the excess of a step, by kind; NaN where it is not known."""
         before = excess.nan_to_num(0.0) if self._excess is None else self._excess
-        self._excess = torch.where(
-            excess.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * excess
-        )
+        self._excess = torch.where(excess.isnan(), before, _SMOOTHING * before + (1 - _SMOOTHING) * excess)
         allowed = torch.tensor(
             [max(self._recipe.allowed_at(step, kind), _LEAST_ALLOWED) for kind in self._kinds]
         )
@@ -65,8 +63,9 @@ class Constraint:
         self.weights = beyond.clamp(-1, 1.5).exp()
         self.weights /= self.weights.mean()
         if self.price:
-            self.free_for, self._excess_then = 0, self._excess
+            self.free_for = 0
         else:
+            self._excess_then = self._excess_then if self.free_for else self._excess
             self.free_for += 1
 
     def held_out(self, excess: Tensor) -> None:
@@ -103,5 +102,7 @@ class Constraint:
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._excess = None if state["excess"] is None else state["excess"].cpu()
-        self._gap, self.weights, self._excess_then = (state[name].cpu() for name in ("gap", "weights", "then"))
+        self._gap, self.weights, self._excess_then = (
+            state[name].cpu() for name in ("gap", "weights", "then")
+        )
         self._cost, self.price, self.free_for = state["numbers"]

@@ -30,9 +30,11 @@ class Student(nn.Module):
         self.gates = Gates(biases)
 
     def forward(self, ids: Tensor, real: Tensor, noisy: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Final states [document, position, d_model], and how many gates are open; `noisy` [document] in training."""
+        """Final states [document, position, d_model], and the share of open gates; `noisy` [document] in training."""
         self.gates.begin(real, torch.zeros_like(real[:, 0]) if noisy is None else noisy)
-        return states_of(self._parts, ids, gates=self.gates), self.gates.counts()[0]
+        states = states_of(self._parts, ids, gates=self.gates)
+        is_open, pairs = self.gates.counts()
+        return states, is_open / pairs
 
 
 def states_of(parts: Parts, ids: Tensor, **given: Any) -> Tensor:

@@ -75,8 +75,10 @@ class _Done:
     """Cross-entropy of the student, by kind, on documents without noise; NaN where a kind had none."""
     dense: Tensor
     """The same of the dense model."""
+    divergence: Tensor
+    """Of the student from the dense model, likewise."""
     excess: Tensor
-    """The same; infinite where anything was no number."""
+    """Likewise; infinite where anything was no number."""
 
 
 class Trainer:
@@ -191,8 +193,8 @@ class Trainer:
         parts = self._batches.of_step(step)
         counts = torch.stack([torch.bincount(part.kinds_drawn, minlength=kinds) for part in parts]).sum(0)
         weights = self._constraint.weights.to(self._device) / counts.clamp(min=1) / kinds
-        gates = self._twins.student.gates.train()
-        pairs = sum(part.pairs for part in parts) * gates.bias.numel()
+        pairs = sum(part.pairs for part in parts)
+        self._twins.student.gates.train()
         narrow = torch.bfloat16 if self._mixed else self._twins.unembedding.dtype
         unembedding = self._twins.unembedding.to(narrow)
         self._optimizer.zero_grad()
@@ -212,8 +214,8 @@ class Trainer:
                     torch.where(divergent, 0.0, weight),
                     torch.where(divergent, 1 + recipe.distill, recipe.distill) * weight,
                 )
-                accelerator.backward(loss + price * is_open / pairs)
-            share += float(is_open.detach()) / pairs
+                accelerator.backward(loss + price * is_open * (part.pairs / pairs))
+            share += float(is_open.detach()) * part.pairs / pairs
             quiet = part.each(~part.noisy)  # as in the finished model
             for row, values in enumerate((own, dense, divergence, torch.ones_like(own))):
                 seen[row].index_add_(0, kind[quiet], values[quiet])
@@ -222,7 +224,7 @@ class Trainer:
         own, dense, divergence = seen[:3] / seen[3]
         excess = torch.where(self._divergent, divergence, own - dense)
         excess = excess.where(seen[:3].isfinite().all(0), math.inf)
-        return _Done(share, own, dense, self._accelerator.reduce(excess, "mean").cpu())
+        return _Done(share, own, dense, divergence, self._accelerator.reduce(excess, "mean").cpu())
 
     def _found_rate(self) -> float:
         """A learning rate by a range test: it grows from step to step, until it does harm.
