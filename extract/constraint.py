@@ -42,6 +42,7 @@ class Constraint:
         self._cost = recipe.cost
         self._gap = torch.zeros(len(kinds))
         self._excess: Tensor | None = None
+        self._beyond = torch.zeros(len(kinds))
         self._excess_then = torch.zeros(len(kinds))  # when open gates last began to cost nothing
         self.price = recipe.cost
         self.free_for = 0
@@ -56,7 +57,8 @@ class Constraint:
         allowed = torch.tensor(
             [max(self._recipe.allowed_at(step, kind), _LEAST_ALLOWED) for kind in self._kinds]
         )
-        beyond = (self._excess + self._gap - allowed) / allowed
+        now = self._excess + self._gap
+        beyond = self._beyond = (now - allowed) / allowed
         headroom = -float(beyond.max().clamp(-1, 1))
         self._cost = min(max(self._cost * math.exp(_PACE * headroom), _LEAST), _MOST)
         self.price = self._cost * min(max(0.5 + 2 * headroom, 0.0), 1.0)
@@ -65,7 +67,7 @@ class Constraint:
         if self.price:
             self.free_for = 0
         else:
-            self._excess_then = self._excess_then if self.free_for else self._excess
+            self._excess_then = self._excess_then if self.free_for else now
             self.free_for += 1
 
     def held_out(self, excess: Tensor) -> None:
@@ -74,15 +76,17 @@ class Constraint:
             self._gap = (self._gap + excess - self._excess) / 2
 
     def excess_of(self, kind: str) -> float:
-        """The smoothed excess of a kind; NaN before the first step."""
-        return math.nan if self._excess is None else float(self._excess[self._kinds.index(kind)])
+        """The smoothed excess of a kind, with its gap to held-out text; NaN before the first step."""
+        return (
+            math.nan if self._excess is None else float((self._excess + self._gap)[self._kinds.index(kind)])
+        )
 
     @property
     def ruined(self) -> str | None:
         """The kind whose excess goes on growing though open gates have long cost nothing, if any does."""
         if self._excess is None:
             return None
-        grown = self._excess - self._excess_then
+        grown = (self._excess + self._gap - self._excess_then).where(self._beyond > 0, -math.inf)
         worst = int(grown.argmax())
         much = max(_RUIN, self._recipe.slack + self._recipe.bound(self._kinds[worst]))
         if not self._excess.isfinite().all() or (self.free_for >= _PATIENCE and float(grown[worst]) > much):

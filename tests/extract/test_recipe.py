@@ -100,6 +100,8 @@ def test_ruin_is_growth_that_open_gates_do_not_stop(monkeypatch):
     assert course() is None
     assert course(*[0.05] * 200) is None  # within
     assert course(*[0.3] * 200) is None  # beyond, but it does not grow
+    grows = told(Constraint(RECIPE, ["a", "b"]), -1.0, 0.3)
+    assert told(grows, -0.5, 0.3).ruined is None  # what grows is not beyond
     assert course(*[0.3 + 0.1 * (i % 2) for i in range(200)]) is None  # nor does this
     assert course(*[0.1 + 0.005 * i for i in range(15)]) is None  # it has not lasted
     assert course(*[0.1 + 0.005 * i for i in range(100)]) == "b"
