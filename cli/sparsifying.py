@@ -1,6 +1,9 @@
 """Sparse post-training on the command line: its messages, its report, and being stopped."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from .stopping import saying
 if TYPE_CHECKING:
     from ..extract.sparsify import Report
 
+PICTURE = "sparsify.svg"
 _LEARNT = 0.1
 """Nats by which a loss has to fall to be called learnt."""
 
@@ -24,6 +28,7 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
         from ..extract import ExtractionError
         from ..extract.recipe import Recipe
         from ..extract.sparsify import sparsify
+        from ..extract.training import PROGRESS
     bar = Bar()
     try:
         stopped = f"Stopped. What was done is in '{out}.partial'; the same command goes on from there."
@@ -31,9 +36,14 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
             report = sparsify(recipe=Recipe(**recipe), out=out, listener=bar, **options)
     except ExtractionError as error:
         say(f"wirescope: {error}")
+        progress = out.with_name(f"{out.name}.partial") / PROGRESS
+        if bar.leads and progress.is_file():
+            _draw(json.loads(progress.read_text()), progress.parent)
         raise typer.Exit(1) from error
     if report is not None:
         _conclude(report, out)
+        _draw(asdict(report), out)
+        say(f"Next: wirescope extract --model {out} --task ioi --store circuits")
 
 
 def epsilons(given: Sequence[str]) -> dict[str, Any]:
@@ -87,4 +97,13 @@ def _conclude(report: "Report", out: Path) -> None:
                 f"wirescope: the loss on {kind} fell by {dense - sparse:.2f} nats: the model has learnt this text, and "
                 f"the bound binds nothing; --divergence {kind} bounds the divergence from the dense model instead."
             )
-    say(f"Next: wirescope extract --model {out} --task ioi --store circuits")
+
+
+def _draw(record: Mapping[str, Any], folder: Path) -> None:
+    """Draw the course of a training into a folder, where there is what draws."""
+    if find_spec("matplotlib") is None:
+        return
+    from ..viz import draw_training, save_curves
+
+    save_curves(draw_training(record), folder / PICTURE)
+    say(f"Its course is drawn in '{folder / PICTURE}'.")

@@ -198,25 +198,39 @@ def tap_model(loaded: Loaded) -> Model:
 
 
 def load_vocabulary(name: str) -> Vocabulary:
-    """What a model can read, from its config and tokenizer alone."""
+    """What a model can read, from its config and tokenizer; it is loaded where a task asks which words it knows."""
     source = _source(name)
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    _, _, sizes = _config(name, source)
-    return _vocabulary(sizes.vocabulary, sizes.context, _tokenizer(name, source))
+    config, _, sizes = _config(name, source)
+    vocabulary = _vocabulary(sizes.vocabulary, sizes.context, _tokenizer(name, source))
+    return _knowing(vocabulary, config, lambda: load_untapped(name, device=find_device()).parts)
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
     """What a model can read, and which words it knows; a sparse twin those of its dense model."""
     parts = loaded.parts
     vocabulary = _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
-    encode = vocabulary.encode
-    if encode is None or loaded.device.type == "meta":
+    return (
+        vocabulary
+        if loaded.device.type == "meta"
+        else _knowing(vocabulary, loaded.model.config, lambda: loaded.parts)
+    )
+
+
+def _knowing(vocabulary: Vocabulary, config: Any, find_parts: Callable[[], Parts]) -> Vocabulary:
+    """A vocabulary that can say which words a model knows; the same words are asked for once."""
+    encode, listed = vocabulary.encode, getattr(config, "known_names", None)
+    if encode is None:
         return vocabulary
-    listed = getattr(loaded.model.config, "known_names", None)
+    asked: dict[tuple[str, ...], list[str]] = {}
 
     def known(words: Sequence[str]) -> list[str]:
-        return known_words(parts, encode, words) if listed is None else [w for w in words if w in listed]
+        if isinstance(listed, list):
+            return [word for word in words if word in listed]
+        if tuple(words) not in asked:
+            asked[tuple(words)] = known_words(find_parts(), encode, words)
+        return asked[tuple(words)]
 
     return replace(vocabulary, known=known)
 

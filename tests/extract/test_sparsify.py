@@ -643,7 +643,22 @@ def test_the_command_prints_a_table_with_the_bound_of_each_kind(cli, dense, text
     assert lines["loss, again"][2] == "-"  # which is not what is bounded
     assert [lines["divergence, again"][i] for i in (0, 2)] == ["0", "7"]
     assert "% of the gates are open" in result.err
+    assert f"Its course is drawn in '{tmp_path}/a/sparsify.svg'." in result.err
+    assert "again (divergence)" in (tmp_path / "a/sparsify.svg").read_text()
     assert "Next: wirescope extract --model" in result.err
+
+
+def test_the_course_of_a_training_that_failed_is_drawn_as_well(cli, dense, texts, tmp_path):
+    arguments = ["sparsify", "--model", dense, "--out", tmp_path / "a", "--steps", 2, "--context", 12]
+    arguments += ["--text", texts[0], "--divergence", "up", "--learning-rate", 0.5, "--batch-size", 4]
+    result = cli(*arguments, "--epsilon", 0)
+    assert (result.status, result.out) == (1, "")
+    assert "No model met the constraint" in result.err
+    assert f"Its course is drawn in '{tmp_path}/a.partial/sparsify.svg'." in result.err
+    larger = re.search(r"--epsilon up=\S+", result.err).group().split()
+    done = cli(*arguments, *larger)
+    assert done.status == 0, done.err
+    assert (tmp_path / "a/sparsify.svg").is_file()
 
 
 def report_of(**given) -> Report:
