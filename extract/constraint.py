@@ -6,10 +6,12 @@ bound decides:
     headroom = min over kinds of (allowed - excess) / allowed,   cut to [-1, 1]
     cost    <- cost * exp(0.02 headroom)                          (slow)
     price    = cost * clip(1/2 + 2 headroom, 0, 1)                (at once)
+    pace     = min(1, 2 |headroom|)
 
-The price of an open share of 1 is what the loss has for it. So gates are closed no faster than the loss can bear: from
-a quarter beyond its bound on they cost nothing, and are free to open again. Kinds beyond their bounds also count more
-in the loss.
+The price of an open share of 1 is what the loss has for it. Steps of Adam are of one size whatever the price, so the
+learning rate of the gates' biases is multiplied by the pace. So gates are closed no faster than the loss can bear: the
+nearer a kind is to its bound the slower, and from a quarter beyond it on they cost nothing, and are free to open again.
+Kinds beyond their bounds also count more in the loss.
 
 The excess is seen on the documents of a step, without noise. On these a student may become better than on others: the
 gap to held-out text, as last seen there, is added.
@@ -45,6 +47,8 @@ class Constraint:
         self._beyond = torch.zeros(len(kinds))
         self._excess_then = torch.zeros(len(kinds))  # when open gates last began to cost nothing
         self.price = recipe.cost
+        self.pace = 1.0
+        """What the learning rate of the biases is multiplied by."""
         self.free_for = 0
         """Steps for which open gates have cost nothing, until now."""
         self.weights = torch.ones(len(kinds))
@@ -62,6 +66,7 @@ class Constraint:
         headroom = -float(beyond.max().clamp(-1, 1))
         self._cost = min(max(self._cost * math.exp(_PACE * headroom), _LEAST), _MOST)
         self.price = self._cost * min(max(0.5 + 2 * headroom, 0.0), 1.0)
+        self.pace = min(1.0, 2 * abs(headroom))
         self.weights = beyond.clamp(-1, 1.5).exp()
         self.weights /= self.weights.mean()
         if self.price:
@@ -100,7 +105,7 @@ class Constraint:
             "gap": self._gap,
             "weights": self.weights,
             "then": self._excess_then,
-            "numbers": [self._cost, self.price, self.free_for],
+            "numbers": [self._cost, self.price, self.pace, self.free_for],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -109,4 +114,4 @@ class Constraint:
         self._gap, self.weights, self._excess_then = (
             state[name].cpu() for name in ("gap", "weights", "then")
         )
-        self._cost, self.price, self.free_for = state["numbers"]
+        self._cost, self.price, self.pace, self.free_for = state["numbers"]

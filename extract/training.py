@@ -167,7 +167,10 @@ class Trainer:
     def _train(self) -> None:
         recipe, share = self._recipe, self._recipe.rate_at(self._step)
         done = self._descend(
-            self._step, share * self.learning_rate, share * recipe.gate_rate, self._constraint.price
+            self._step,
+            share * self.learning_rate,
+            share * recipe.gate_rate * self._constraint.pace,
+            self._constraint.price,
         )
         self._constraint.update(done.excess, self._step)
         self._step += 1
