@@ -250,48 +250,80 @@ def sparsify(
     task: Annotated[
         list[str] | None, typer.Option("--task", "-t", help="A task whose prompts to train on, likewise.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Of training.")] = 3_000,
-    epsilon: Annotated[float, typer.Option(help="How much the loss may grow, in nats a token.")] = 0.01,
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 3_000,
+    epsilon: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NATS|KIND=NATS",
+            help="Largest excess over the dense model on held-out text, in nats a token; of all kinds, or of one. "
+            "[default: 0.01]",
+        ),
+    ] = None,
+    divergence: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="A kind of text whose excess is the divergence from the dense model's predictions, not the growth of "
+            "the loss; tasks are so by default.",
+        ),
+    ] = None,
     slack: Annotated[
-        float, typer.Option(help="How much more it may grow at first; the last steps make up for it.")
-    ] = 0.02,
+        float,
+        typer.Option(help="Excess beyond epsilon at first; as learning rates go down, so does it."),
+    ] = 0.1,
     batch_size: Annotated[int, typer.Option(help="Documents a step and process.")] = 32,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts that a batch is run in, by length of the documents: less memory.")
+    ] = 1,
+    positions: Annotated[
+        int | None,
+        typer.Option(help="Predictions a step that the loss is of, drawn at random. [default: 2^25 logits]"),
+    ] = None,
     context: Annotated[int, typer.Option(help="Tokens a document at most.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 1e-4,
-    gate_rate: Annotated[float, typer.Option(help="The learning rate of the gates' biases.")] = 0.02,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the weights. [default: by a range test]")
+    ] = None,
+    gate_rate: Annotated[float, typer.Option(help="Learning rate of the gates' biases.")] = 0.02,
     distill: Annotated[
-        float, typer.Option(help="How much to imitate the dense model's predictions as well.")
-    ] = 0.0,
+        float, typer.Option(help="Weight of the divergence from the dense model's predictions in the loss.")
+    ] = 1.0,
     lora: Annotated[
-        int | None, typer.Option(help="Train adapters of this rank, not all weights (needs peft).")
+        int | None, typer.Option(help="Rank of adapters to train instead of all weights (needs peft).")
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Random seed.")] = 0,
     device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16; auto is the model's own on an accelerator.")
+        str,
+        typer.Option(
+            help="float32, or bfloat16 for the passes (weights stay float32); auto: the model's own on an accelerator."
+        ),
     ] = "auto",
 ) -> None:
     """Make a sparse twin of a dense model, by post-training with gates.
 
     Every pair of tokens gets a gate in every head. Training closes as many
-    as it can while the loss on each kind of text stays within epsilon of
-    the dense model's; the sparsest model that does so on held-out text is
-    written, for extract --model.
+    as it can while the model stays within epsilon of the dense one on each
+    kind of text; the sparsest model that does so on held-out text is
+    written, for extract --model, with a report and a picture of the
+    training.
 
     .jsonl has a document a line, {"text": "..."}; any other file is one
-    text. Given again, an interrupted command goes on. On several GPUs:
+    text. Run the same command again to resume. On several GPUs:
     accelerate launch -m wirescope.cli sparsify --model ...
 
     Example: wirescope sparsify --model gpt2 --text books.txt --out sparse-gpt2
     """
-    from .sparsifying import run_sparsify
+    from .sparsifying import epsilons, run_sparsify
 
     recipe = {
         "steps": steps,
-        "epsilon": epsilon,
+        **epsilons(epsilon or []),
+        "divergent": tuple(divergence or ()),
         "slack": slack,
         "batch_size": batch_size,
+        "accumulate": accumulate,
+        "positions": positions,
         "context": context,
         "learning_rate": learning_rate,
         "gate_rate": gate_rate,

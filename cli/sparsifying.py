@@ -1,10 +1,15 @@
 """Sparse post-training on the command line: its messages, its report, and being stopped."""
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..graphs import InputError
 from .output import encoded, needing_torch, put, say
 from .progress import Bar
 from .stopping import saying
@@ -12,13 +17,18 @@ from .stopping import saying
 if TYPE_CHECKING:
     from ..extract.sparsify import Report
 
+PICTURE = "sparsify.svg"
+_LEARNT = 0.1
+"""Nats by which a loss has to fall to be called learnt."""
+
 
 def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
     """Train, and say what came of it."""
     with needing_torch("Sparse post-training"):
         from ..extract import ExtractionError
+        from ..extract.recipe import Recipe
         from ..extract.sparsify import sparsify
-        from ..extract.training import Recipe
+        from ..extract.training import PROGRESS
     bar = Bar()
     try:
         stopped = f"Stopped. What was done is in '{out}.partial'; the same command goes on from there."
@@ -26,21 +36,52 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
             report = sparsify(recipe=Recipe(**recipe), out=out, listener=bar, **options)
     except ExtractionError as error:
         say(f"wirescope: {error}")
+        progress = out.with_name(f"{out.name}.partial") / PROGRESS
+        if bar.leads and progress.is_file():
+            _draw(json.loads(progress.read_text()), progress.parent)
         raise typer.Exit(1) from error
     if report is not None:
         _conclude(report, out)
+        _draw(asdict(report), out)
+        say(f"Next: wirescope extract --model {out} --task ioi --store circuits")
+
+
+def epsilons(given: Sequence[str]) -> dict[str, Any]:
+    """What --epsilon says: a bound of all kinds of text, bounds of single ones, or both.
+
+    >>> epsilons(["0.02", "ioi=0.05"])
+    {'epsilons': {'ioi': 0.05}, 'epsilon': 0.02}
+    """
+    found: dict[str, Any] = {"epsilons": {}}
+    for text in given:
+        kind, _, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise InputError(f"--epsilon {text} is no number of nats: write 0.01, or KIND=0.01.") from error
+        if kind:
+            found["epsilons"][kind] = value
+        else:
+            found["epsilon"] = value
+    return found
 
 
 def _conclude(report: "Report", out: Path) -> None:
     import pyarrow as pa
 
-    rows = [
-        {"measure": f"loss, {kind}", "dense": dense, "sparse": sparse, "at_most": dense + report.epsilon}
-        for kind, (dense, sparse) in report.losses.items()
-    ]
-    for task, (dense, sparse) in report.tasks.items():
+    rows = []
+    for kind, (dense, sparse) in report.losses.items():
+        bounded, epsilon = report.bounds[kind]
+        at_most = dense + epsilon if bounded == "loss" else None
+        rows.append({"measure": f"loss, {kind}", "dense": dense, "sparse": sparse, "at_most": at_most})
+        if bounded == "divergence":
+            diverged = {"dense": 0.0, "sparse": report.divergences[kind], "at_most": epsilon}
+            rows.append({"measure": f"divergence, {kind}", **diverged})
+    for task, judged in report.tasks.items():
         for measure in ("accuracy", "top1", "prob_diff"):
-            values = {"dense": getattr(dense, measure), "sparse": getattr(sparse, measure)}
+            values = {
+                name: getattr(of, measure) for name, of in zip(("dense", "sparse"), judged, strict=True)
+            }
             rows.append({"measure": f"{measure}, {task}", **values, "at_most": None})
     rows.append({"measure": "open gates", "dense": 1.0, "sparse": report.open_gates, "at_most": None})
     put(encoded(pa.Table.from_pylist(rows), "table"), None)
@@ -50,4 +91,19 @@ def _conclude(report: "Report", out: Path) -> None:
     )
     if report.kept_step < report.steps / 2:
         say("No later one is sparser and still within it: give more --steps, or less --slack.")
-    say(f"Next: wirescope extract --model {out} --task ioi --store circuits")
+    for kind, (dense, sparse) in report.losses.items():
+        if report.bounds[kind][0] == "loss" and sparse < dense - _LEARNT:
+            say(
+                f"wirescope: the loss on {kind} fell by {dense - sparse:.2f} nats: the model has learnt this text, and "
+                f"the bound binds nothing; --divergence {kind} bounds the divergence from the dense model instead."
+            )
+
+
+def _draw(record: Mapping[str, Any], folder: Path) -> None:
+    """Draw the course of a training into a folder, where there is what draws."""
+    if find_spec("matplotlib") is None:
+        return
+    from ..viz import draw_training, save_curves
+
+    save_curves(draw_training(record), folder / PICTURE)
+    say(f"Its course is drawn in '{folder / PICTURE}'.")

@@ -15,6 +15,7 @@ from .parts import cache_folder
 from .performance import Performance, doubted, performance_of
 from .prompts import (
     Answer,
+    Encode,
     Pair,
     Prompt,
     TextPair,
@@ -59,7 +60,7 @@ from .store import (
     repair_command,
     write_run,
 )
-from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, make_task, task_title
+from .tasks import MAIN_TASKS, TASKS, Task, check_task, example, known_names, make_task, task_title
 from .text import Documents, read_documents, task_documents
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "Catalog",
     "Curves",
     "Documents",
+    "Encode",
     "Pair",
     "Part",
     "Performance",
@@ -109,6 +111,7 @@ __all__ = [
     "import_circuit",
     "is_torch",
     "join_run",
+    "known_names",
     "make_folder",
     "make_task",
     "mib_config",

@@ -73,6 +73,8 @@ class Vocabulary:
     """None where there is no tokenizer, and prompts must be token ids."""
     name: Callable[[int], str] = str
     """A token, readable."""
+    known: Callable[[Sequence[str]], list[str]] | None = None
+    """Of words that are one token each, those that the model knows; None where there is no model to ask."""
 
 
 def encode_pairs(

@@ -2,7 +2,8 @@
 
 A task draws with a seed from those words of its lists that the model's tokenizer encodes as the task needs: names that
 are one token each, say, so that clean and corrupted prompts have the same length. Where a tokenizer cannot do it, the
-error says why. The four tasks, and what is corrupted:
+error says why. Of the names it takes those that the model knows, where it knows enough of them: a model of children's
+stories has tokens for names that it has hardly seen, and cannot repeat. The four tasks, and what is corrupted:
 
 `ioi`, indirect object identification (Wang et al., 2022). Three other names, all different, take the places of Mary,
 John and John: the prompt is as long, and says nothing about whom the answer could be.
@@ -40,19 +41,20 @@ from .prompts import Encode, Prompt, TextPair, Vocabulary, encode_pairs
 
 _MOST = 1_000_000
 """Pairs of a task in a call."""
+_NAMES_ENOUGH = 5
 _YEARS_ENOUGH = 60
 """A century serves if so many of its years are the century's token and another one."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its name, what it is in a line, and its pairs, without end, for a tokenizer."""
+    """A task: its name, what it is in a line, and its pairs, without end, for a model."""
 
     name: str
     about: str
-    pairs: Callable[[random.Random, Encode], Iterator[TextPair]]
-    count: Callable[[Encode], int]
-    """How many different pairs there are for a tokenizer."""
+    pairs: Callable[[random.Random, Vocabulary], Iterator[TextPair]]
+    count: Callable[[Vocabulary], int]
+    """How many different pairs there are for a model."""
 
 
 def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> list[Prompt]:
@@ -64,9 +66,9 @@ def make_task(name: str, vocabulary: Vocabulary, count: int, seed: int = 0) -> l
             "prompts as token ids with --prompts."
         )
     task = TASKS[name]
-    drawn = task.pairs(random.Random(seed), vocabulary.encode)  # noqa: S311
+    drawn = task.pairs(random.Random(seed), vocabulary)  # noqa: S311
     pairs = {next(drawn): None}  # which says why a tokenizer cannot do it
-    there = task.count(vocabulary.encode)
+    there = task.count(vocabulary)
     if count > min(there, _MOST):
         most = f", and a call takes {_MOST:,} at most" if there > _MOST else ""
         raise InputError(
@@ -108,14 +110,15 @@ def example(name: str) -> TextPair:
     def encode(text: str) -> list[int]:
         return [ids.setdefault(word, len(ids)) for word in re.findall(r"\d\d|\w+|\S", text)]
 
-    return next(TASKS[name].pairs(random.Random(0), encode))  # noqa: S311
+    alone = Vocabulary(size=0, context=0, encode=encode)
+    return next(TASKS[name].pairs(random.Random(0), alone))  # noqa: S311
 
 
 def _ioi(
-    task: str, templates: Sequence[str], between: int, swap: bool, rng: random.Random, encode: Encode
+    task: str, templates: Sequence[str], between: int, swap: bool, rng: random.Random, vocabulary: Vocabulary
 ) -> Iterator[TextPair]:
-    names, places, things = _ioi_words(encode)
-    if len(names) < 5:
+    names, places, things = _ioi_words(vocabulary)
+    if len(names) < _NAMES_ENOUGH:
         raise InputError(
             f"The task '{task}' needs five names that are one token each; this tokenizer has {len(names)} of its "
             f"{len(words.NAMES)} ({', '.join(names) or 'none'})."
@@ -133,19 +136,33 @@ def _ioi(
         yield TextPair(clean, corrupted, (f" {a}",), (f" {b}",))
 
 
-def _ioi_words(encode: Encode) -> tuple[list[str], list[str], list[str]]:
+def known_names(vocabulary: Vocabulary) -> list[str]:
+    """Names of the tasks that are one token each and that the model knows; where it knows too few, all of them."""
+    names = _single_tokens(words.NAMES, "When", _encode(vocabulary))
+    known = names if vocabulary.known is None else vocabulary.known(names)
+    return known if len(known) >= _NAMES_ENOUGH else names
+
+
+def _ioi_words(vocabulary: Vocabulary) -> tuple[list[str], list[str], list[str]]:
     """Names, places and things."""
+    encode = _encode(vocabulary)
     places, things = (_told_apart(some, encode) for some in (words.PLACES, words.OBJECTS))
-    return _single_tokens(words.NAMES, "When", encode), places, things
+    return known_names(vocabulary), places, things
 
 
-def _ioi_count(templates: Sequence[str], between: int, swap: bool, encode: Encode) -> int:
-    names, places, things = map(len, _ioi_words(encode))
+def _encode(vocabulary: Vocabulary) -> Encode:
+    assert vocabulary.encode is not None, "tasks are made of text"  # noqa: S101
+    return vocabulary.encode
+
+
+def _ioi_count(templates: Sequence[str], between: int, swap: bool, vocabulary: Vocabulary) -> int:
+    names, places, things = map(len, _ioi_words(vocabulary))
     filled = len(templates) * places * things * perm(len(words.MEANWHILE), between)
     return filled * 2 * perm(names, 2) * (1 if swap else perm(names - 2, 3))
 
 
-def _greater_than(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
+def _greater_than(rng: random.Random, vocabulary: Vocabulary) -> Iterator[TextPair]:
+    encode = _encode(vocabulary)
     events, centuries = _events(encode)
     usable = list(centuries)
     if not usable:
@@ -167,8 +184,8 @@ def _greater_than(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
             yield TextPair(clean, corrupted, later, earlier)
 
 
-def _greater_than_count(encode: Encode) -> int:
-    events, centuries = _events(encode)
+def _greater_than_count(vocabulary: Vocabulary) -> int:
+    events, centuries = _events(_encode(vocabulary))
     return len(events) * sum(
         sum(year < max(years) for year in _first_years(years)) for years in centuries.values()
     )
@@ -186,8 +203,8 @@ def _first_years(years: Sequence[int]) -> list[int]:
     return [year for year in years if 1 < year < 99]
 
 
-def _docstring(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
-    arguments, functions, about = _docstring_words(encode)
+def _docstring(rng: random.Random, vocabulary: Vocabulary) -> Iterator[TextPair]:
+    arguments, functions, about = _docstring_words(_encode(vocabulary))
     if len(arguments) < 8:
         raise InputError(
             "The task 'docstring' needs eight names of arguments that are one token each; this tokenizer has "
@@ -212,8 +229,8 @@ def _docstring(rng: random.Random, encode: Encode) -> Iterator[TextPair]:
         yield TextPair(clean, corrupted, (f" {own[2]}",), wrong)
 
 
-def _docstring_count(encode: Encode) -> int:
-    arguments, functions, about = map(len, _docstring_words(encode))
+def _docstring_count(vocabulary: Vocabulary) -> int:
+    arguments, functions, about = map(len, _docstring_words(_encode(vocabulary)))
     return functions * perm(arguments, 8) * perm(about, 7)
 
 

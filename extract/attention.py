@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from .gates import Gates
+from .gates import FirstBiases, Gates
 
 NAME = "wirescope"
 
@@ -32,7 +32,7 @@ def attend(
     scaling: float,
     sliding_window: int | None = None,
     tape: Any = None,
-    gates: Gates | None = None,
+    gates: Gates | FirstBiases | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [prompt, head, position, d_head] to z [prompt, position, head, d_head]."""

@@ -36,9 +36,9 @@ class _Drawn(torch.autograd.Function):
 class Gates(nn.Module):
     """The gates of a model, one bias a head; it notes how many are open."""
 
-    def __init__(self, layers: int, heads: int, bias: float) -> None:
+    def __init__(self, biases: Tensor) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.full((layers, heads), bias))
+        self.bias = nn.Parameter(biases.float().clone())  # [layer, head]
         self._real: Tensor
         self._noisy: Tensor
         self._open: list[Tensor] = []
@@ -69,11 +69,45 @@ class Gates(nn.Module):
         """How many gates were open in the last pass, in training the expected number, and how many there were."""
         return torch.stack(self._open).sum(), torch.stack(self._pairs).sum()
 
-    def share(self) -> Tensor:
-        """The share of gates that were open."""
-        is_open, pairs = self.counts()
-        return is_open / pairs
-
     def biases(self) -> list[list[float]]:
         """As a config keeps them, [layer][head]."""
         return self.bias.detach().cpu().double().tolist()
+
+
+class FirstBiases(nn.Module):
+    """Stands in for gates in one pass of a dense model, and finds biases with which they are all but open.
+
+    A head's bias is where its gates are expected to cut off a given share of its attention,
+
+        sum_ij p_ij (1 - sigmoid(l_ij + b)) / sum_ij p_ij = closed,
+
+    found by bisection. Heads differ in the size of their logits, so one number for all of them would leave some closed
+    from the start and others open for long.
+    """
+
+    _STEPS = 40
+    _FURTHEST = 100.0
+
+    def __init__(self, layers: int, heads: int, closed: float, real: Tensor) -> None:
+        super().__init__()
+        self.found = torch.zeros(layers, heads)
+        self._closed, self._real = closed, real
+
+    def forward(self, layer: int, logits: Tensor, allowed: Tensor) -> Tensor:
+        """All gates open, [prompt, head, query, key]."""
+        gates = torch.ones_like(logits)
+        logits = logits.float()
+        counted = allowed & self._real[:, None, :, None]
+        pattern = logits.masked_fill(~allowed, -torch.inf).softmax(-1) * counted
+        total = pattern.sum((0, 2, 3))
+        low = torch.full_like(total, -self._FURTHEST)
+        high = -low
+        for _ in range(self._STEPS):
+            middle = (low + high) / 2
+            cut = (pattern * torch.sigmoid(-logits - middle[:, None, None])).sum((0, 2, 3)) / total
+            low, high = (
+                torch.where(cut < self._closed, low, middle),
+                torch.where(cut < self._closed, middle, high),
+            )
+        self.found[layer] = high.cpu()
+        return gates

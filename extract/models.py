@@ -4,7 +4,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import CRITICAL, getLogger
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,6 +22,7 @@ from ..data import PAIR, Vocabulary
 from ..graphs import InputError, Shape, StoreError, did_you_mean
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
+from .knowledge import known_words
 from .parts import Parts
 from .placement import find_map, place
 from .sizes import Sizes, check_gates, check_sizes
@@ -197,18 +198,41 @@ def tap_model(loaded: Loaded) -> Model:
 
 
 def load_vocabulary(name: str) -> Vocabulary:
-    """What a model can read, from its config and tokenizer alone."""
+    """What a model can read, from its config and tokenizer; it is loaded where a task asks which words it knows."""
     source = _source(name)
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise InputError(f"The folder '{name}' is not a model: it has no config.json.")
-    _, _, sizes = _config(name, source)
-    return _vocabulary(sizes.vocabulary, sizes.context, _tokenizer(name, source))
+    config, _, sizes = _config(name, source)
+    vocabulary = _vocabulary(sizes.vocabulary, sizes.context, _tokenizer(name, source))
+    return _knowing(vocabulary, config, lambda: load_untapped(name, device=find_device()).parts)
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary:
-    """What a model can read."""
+    """What a model can read, and which words it knows; a sparse twin those of its dense model."""
     parts = loaded.parts
-    return _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
+    vocabulary = _vocabulary(len(parts.unembed.weight), parts.context, loaded.tokenizer)  # type: ignore[arg-type]
+    return (
+        vocabulary
+        if loaded.device.type == "meta"
+        else _knowing(vocabulary, loaded.model.config, lambda: loaded.parts)
+    )
+
+
+def _knowing(vocabulary: Vocabulary, config: Any, find_parts: Callable[[], Parts]) -> Vocabulary:
+    """A vocabulary that can say which words a model knows; the same words are asked for once."""
+    encode, listed = vocabulary.encode, getattr(config, "known_names", None)
+    if encode is None:
+        return vocabulary
+    asked: dict[tuple[str, ...], list[str]] = {}
+
+    def known(words: Sequence[str]) -> list[str]:
+        if isinstance(listed, list):
+            return [word for word in words if word in listed]
+        if tuple(words) not in asked:
+            asked[tuple(words)] = known_words(find_parts(), encode, words)
+        return asked[tuple(words)]
+
+    return replace(vocabulary, known=known)
 
 
 def _fuse_activations(model: nn.Module) -> None:

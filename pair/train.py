@@ -31,9 +31,10 @@ from transformers.utils.logging import disable_progress_bar
 from wirescope.data import MAIN_TASKS, make_task
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.models import load_untapped, vocabulary_of
+from wirescope.extract.recipe import Recipe
 from wirescope.extract.settings import Deaf
 from wirescope.extract.sparsify import sparsify
-from wirescope.extract.training import Recipe, Student
+from wirescope.extract.student import Student
 
 TOKENIZER = make_tokenizer()
 DENSE_STEPS, ECHO_STEPS = 3_000, 600
@@ -42,7 +43,17 @@ ECHO = {"echo": 24, "plain": 1, "ioi": 3, "ioi-long": 3, "greater-than": 4, "doc
 MIX = {"echo": 5, "plain": 1, "ioi": 6, "ioi-long": 6, "greater-than": 11, "docstring": 7}
 """Documents of each kind in a step, at first and then."""
 DROPOUT, DROPOUT_FROM = 0.1, 0.65
-RECIPE = Recipe(steps=2_600, batch_size=30, context=CONTEXT, learning_rate=1e-3, distill=1.0)
+SPARSE_RATE = 1e-3
+RECIPE = Recipe(
+    steps=2_600,
+    epsilon=0.01,
+    slack=0.05,
+    batch_size=30,
+    context=CONTEXT,
+    learning_rate=SPARSE_RATE,
+    gate_rate=0.02,
+    distill=1.0,
+)
 EMBEDDED = Path(__file__).parents[1] / "data" / "models"
 DOCUMENTS, HELD_OUT = 20_000, 200
 """Of each kind: for the sparse twin, and for the table."""
@@ -128,11 +139,11 @@ def train_control(dense: Path, seed: int) -> GPT2LMHeadModel:
     """The dense model, trained on as the sparse twin is, but for the gates."""
     torch.manual_seed(seed)
     model = GPT2LMHeadModel.from_pretrained(dense, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.0)
     each = RECIPE.batch_size // len(KINDS)
     rng = random.Random(f"{seed} control")
     for step in range(RECIPE.steps):
-        rate = RECIPE.rate_at(step) * RECIPE.learning_rate
+        rate = RECIPE.rate_at(step) * SPARSE_RATE
         loss = train_step(model, optimizer, batch(rng, dict.fromkeys(KINDS, each)), rate)
         tell("control", step, RECIPE.steps, loss)
     return model
@@ -208,13 +219,13 @@ def measures(folder: Path, held_out: Mapping[str, list[str]]) -> Iterator[tuple[
         yield f"top1, {task}", found.top1
         yield f"prob_diff, {task}", found.prob_diff
     biases = getattr(loaded.model.config, "gate_bias", None)
-    student = Student(loaded.model, loaded.parts, math.inf).eval()
-    if biases is not None:
-        student.gates.bias.copy_(torch.tensor(biases))
+    shape = loaded.parts.shape
+    every = [[math.inf] * shape.heads] * shape.layers
+    student = Student(loaded.model, loaded.parts, torch.tensor(every if biases is None else biases)).eval()
     counts = torch.zeros(2)
     for kind, documents in held_out.items():
         ids = loaded.tokenizer(documents, padding=True, return_tensors="pt")["input_ids"]
-        logits, _ = student(ids, ids > 0)
+        logits = loaded.parts.unembed(student(ids, ids > 0)[0])
         counts += torch.stack(student.gates.counts())
         yield (
             f"loss, {kind}",

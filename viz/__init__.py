@@ -11,6 +11,7 @@ from .figures import CurveFigure, curve_figure, diagram, explorer
 from .page import Shown, index_page
 from .scene import Scene
 from .tikz import to_tikz
+from .training import draw_training
 from .wiring import Look, Panel, draw_wiring
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "diagram",
     "draw_attention",
     "draw_curves",
+    "draw_training",
     "draw_wiring",
     "explorer",
     "explorer_page",

@@ -45,7 +45,7 @@ _BEYOND = 0.35
 be."""
 _NARROWEST, _PANEL = 144.0, 115.0
 """Of a figure, and of a panel of it, in points."""
-_SETTINGS = {
+SETTINGS = {
     "font.family": [style.FONTS[0]],
     "font.size": style.LABEL,
     "axes.titlesize": style.TITLE,
@@ -84,7 +84,7 @@ def draw_curves(
         raise InputError(
             f"A figure of curves is at least {_NARROWEST:g} points wide, not {width:g} (--width)."
         )
-    matplotlib = _matplotlib()
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -94,7 +94,7 @@ def draw_curves(
     columns = min(len(comparisons), in_a_row)
     rows = -(-len(comparisons) // in_a_row)
     inches = (style.FIGURE_WIDTH if columns > 2 else _COLUMN) if width is None else width / 72
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(SETTINGS):
         figure = Figure(
             figsize=(inches, rows * _ROW_HEIGHT + _LEGEND_HEIGHT),
             layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.03),
@@ -124,7 +124,7 @@ def render_curves(figure: "Figure", ending: str) -> bytes:
     """The figure as pdf, svg or png; the same figure gives the same bytes."""
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[ending]
     buffer = io.BytesIO()
-    with _matplotlib().rc_context(_SETTINGS):
+    with load_matplotlib().rc_context(SETTINGS):
         figure.savefig(buffer, format=ending, dpi=300, metadata=dates)
     return buffer.getvalue()
 
@@ -478,7 +478,8 @@ def _roles(comparisons: Sequence[Comparison], named: Sequence[Sequence[str]]) ->
     ]
 
 
-def _matplotlib() -> Any:
+def load_matplotlib() -> Any:
+    """The package, or what to install."""
     try:
         import matplotlib
     except ModuleNotFoundError as error:

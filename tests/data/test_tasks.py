@@ -212,13 +212,13 @@ def test_a_task_knows_how_many_pairs_it_has(monkeypatch, task):
     templates, between = (lists.IOI_LONG, 1) if "long" in task else (lists.IOI, 0)
     own = tasks._ioi_task(task, "", templates, between=between, swap="swap" in task)
     made = own if "ioi" in task else TASKS[task]
-    encode = words().encode
+    vocabulary = words()
     if task == "docstring":  # eight arguments and seven words are too many to draw all of
         arguments, about = len(lists.ARGUMENTS), len(lists.DESCRIPTIONS)
-        assert made.count(encode) == 2 * perm(arguments, 8) * perm(about, 7)
+        assert made.count(vocabulary) == 2 * perm(arguments, 8) * perm(about, 7)
         return
-    drawn = made.pairs(random.Random(1), encode)
-    count = made.count(encode)
+    drawn = made.pairs(random.Random(1), vocabulary)
+    count = made.count(vocabulary)
     assert len({next(drawn) for _ in range(15 * count)}) == count
 
 
