@@ -450,26 +450,27 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     monkeypatch.setattr(demo, "_PROMPTS", 4)
     first = cli("demo", "--out", tmp_path / "demo")
     # another run of the sparse twin, which pairs with the dense one as well, is not the demo's
-    again = ("--model", "tiny-sparse", "--task", "ioi", "--limit", 4, "--split", 0.5, "--run", "mine")
+    again = ("--model", "tiny-sparse", "--task", "ioi", "--limit", 4, "--cross-fit", 2, "--run", "mine")
     assert cli("extract", *again, "--store", tmp_path / "demo/store").status == 0
     again = cli("demo", "--out", tmp_path / "demo")
     assert (first.status, again.status) == (0, 0)
     assert first.out == again.out
-    assert "ioi-long, tiny-sparse: 4 prompts, 572 circuits measured." in first.err
-    assert "ioi-long, tiny-sparse: 4 prompts, there already." in again.err
+    assert re.search(r"ioi-long, tiny-sparse, contrast: 4 prompts, [\d,]+ circuits measured\.", first.err)
+    assert "ioi-long, tiny-sparse, published: there already." in again.err
+    assert "measured" not in again.err
     header, _, *table = first.out.splitlines()
-    assert header.split()[:3] == ["task", "level", "ranked"]
+    assert header.split()[:3] == ["protocol", "level", "task"]
     assert [line.split()[:3] for line in table] == [
-        [task, level, ranking]
+        [protocol, level, task]
+        for protocol in ("published", "contrast")
+        for level in LEVELS
         for task in MAIN_TASKS
-        for level, ranking in (("edge", "task"), ("attention", "prompt"), ("head", "task"))
     ]
     written = {path.name for path in (tmp_path / "demo").iterdir()}
-    names = (
-        [f"curves-{level}" for level in LEVELS]
-        + [f"wiring-{task}" for task in MAIN_TASKS]
-        + ["attention-ioi"]
-    )
+    names = ["attention-ioi"]
+    for protocol in ("published", "contrast"):
+        names += [f"curves-{protocol}-{level}" for level in LEVELS]
+        names += [f"wiring-{protocol}-{task}" for task in MAIN_TASKS]
     drawn = {f"{name}.{ending}" for name in names for ending in ("pdf", "svg", "caption.txt")}
     assert written == {"store", "multipliers.csv", "explorer.html", "index.html"} | drawn
     page = (tmp_path / "demo/index.html").read_text()
@@ -482,25 +483,25 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     (full,) = (
         row
         for row in rows((tmp_path / "demo/multipliers.csv").read_text())
-        if (row["task"], row["level"], row["ranking"]) == ("docstring", "edge", "task")
+        if (row["protocol"], row["task"], row["level"]) == ("contrast", "docstring", "edge")
     )
-    assert full["dense_run"] == "tiny-docstring"
+    assert (full["dense_run"], full["ranking"]) == ("tiny-docstring", "task")
     assert float(full["dense_k"]) / float(full["sparse_k"]) == pytest.approx(float(full["multiplier"]))
-    shown = next(line.split() for line in table if line.startswith("docstring"))
+    shown = next(line.split() for line in table if line.split()[:3] == ["contrast", "edge", "docstring"])
     assert float(shown[3]) == math.ceil(float(full["dense_k"]))  # as many whole units as suffice
     assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "matplotlib", None)
         without = cli("demo", "--out", tmp_path / "demo")
     assert (without.status, without.out) == (0, first.out)
-    assert "No curves-edge: Curves need matplotlib: pip install 'wirescope[draw]'." in without.err
+    assert "No curves-published-edge: Curves need matplotlib: pip install 'wirescope[draw]'." in without.err
     commands = re.findall(r"^  \S+ (\w+ --store .*)$", first.err, flags=re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     for command in commands:
         result = cli(*shlex.split(command))
         assert result.status == 0, result.err
-        assert len(result.out.splitlines()) > 3 or (tmp_path / "ioi.pdf").exists()
+        assert len(result.out.splitlines()) > 3 or (tmp_path / "heads.pdf").exists()
 
 
 def test_tasks_are_listed_with_an_example_each(cli):
