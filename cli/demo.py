@@ -63,8 +63,8 @@ def run_demo(out: Path) -> None:
     about = (
         f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
         f"fewer that is as interpolated, with its 95 % interval over {held_out} prompts (the rankings of a task are by "
-        "others). A pair is ragged if a curve falls below that again after it first gets there. After that, the share of "
-        "the prompts that each gets right."
+        "others). A pair is ragged if a curve falls below that again after it first gets there. After that, the share "
+        "of the prompts that each gets right."
     )
     figures = list(_draw(connection, catalog, out))
     pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
