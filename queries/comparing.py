@@ -106,9 +106,10 @@ def interval_words(low: float | None, high: float | None) -> str:
     >>> interval_words(1.46, 1.912), interval_words(3.1, None), interval_words(None, 0.8), interval_words(None, None)
     ('1.46 to 1.91', 'from 3.10 upwards', 'up to 0.80', 'open at both ends')
     """
-    if low is None or high is None:
-        ends = [f"from {low:.2f} upwards"] * (low is not None) + [f"up to {high:.2f}"] * (high is not None)
-        return ends[0] if ends else "open at both ends"
+    if low is None:
+        return "open at both ends" if high is None else f"up to {high:.2f}"
+    if high is None:
+        return f"from {low:.2f} upwards"
     return f"{low:.2f} to {high:.2f}"
 
 

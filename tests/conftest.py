@@ -228,13 +228,14 @@ def _as_version_1(store: Path, run: str) -> None:
     content = json.loads(record.read_text()) | {"schema_version": 1}
     for part in (part for some in content["parts"].values() for part in some):
         del part["crc32"]
-    for part in content["parts"]["prompts"]:
-        file = store / part["file"]
-        pq.write_table(
-            pq.read_table(file, partitioning=None).select(schema_of("prompts", 1).names),
-            file,
-            store_schema=False,
-            write_page_checksum=True,
-        )
-        part["bytes"] = file.stat().st_size
+    for table in ("prompts", "effects"):
+        for part in content["parts"].get(table, ()):
+            file = store / part["file"]
+            pq.write_table(
+                pq.read_table(file, partitioning=None).select(schema_of(table, 1).names),
+                file,
+                store_schema=False,
+                write_page_checksum=True,
+            )
+            part["bytes"] = file.stat().st_size
     record.write_text(json.dumps(content))
