@@ -1,4 +1,4 @@
-"""The demo: the embedded pair on four tasks under both protocols, from the models to a store, a table, figures, a page."""
+"""The demo: the embedded pair on four tasks by both protocols, from the models to a store, figures and a page."""
 
 import os
 import shlex
