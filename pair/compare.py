@@ -2,21 +2,22 @@
 
     python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 
-Each pair gets a store of its own, in which nothing is made twice: all tasks, all levels, curves on prompts that the
-ranking of the task is not from. Name pairs as they were named when they were trained: a twin knows its dense model so.
+Each pair gets a store of its own, in which nothing is made twice: all tasks, all levels, both protocols. What ranks for
+a whole task is cross-fitted. Name pairs as they were named when they were trained: a twin knows its dense model so.
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
-from wirescope.cli.demo import RANKING
-from wirescope.data import LEVELS, MAIN_TASKS
-from wirescope.extract import Settings, extract
-from wirescope.queries import answer, open_store
+from wirescope.data import LEVELS, MAIN_TASKS, PROTOCOLS
+from wirescope.extract import extract_each, settings_under
+from wirescope.queries import answer, interval_words, open_store
 
-MODELS = ("tiny", "tiny-sparse", "tiny-control")
-PROMPTS, SPLIT = 100, 0.5
+DENSE, *OTHERS = ("tiny", "tiny-sparse", "tiny-control")
+PROMPTS, HALVINGS = 30, 3
+KEY = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
 
 
 def main() -> None:
@@ -24,40 +25,51 @@ def main() -> None:
     parser.add_argument("pairs", type=Path, nargs="+", help="folders that train.py made")
     pairs = parser.parse_args().pairs
     torch.set_num_threads(1)
-    found = [multipliers(pair) for pair in pairs]
-    for model in MODELS[1:]:
-        print(f"{model:<28}" + "".join(f"{pair.name:>20}" for pair in pairs))
-        for task in MAIN_TASKS:
-            for level in RANKING:
-                cells = [of.get((task, level, model), "-") for of in found]
-                print(f"{task + ', ' + level:<28}" + "".join(f"{cell:>20}" for cell in cells))
+    found = [ratios(pair) for pair in pairs]
+    for protocol in PROTOCOLS.values():
+        for model in OTHERS:
+            print(f"\n| {protocol.name}, {model} | " + " | ".join(pair.name for pair in pairs) + " |")
+            print("|---" * (len(pairs) + 1) + "|")
+            for task in MAIN_TASKS:
+                for level in LEVELS:
+                    key = (
+                        protocol.name,
+                        level,
+                        protocol.ranking(level),
+                        f"{model}-{task}",
+                        f"{DENSE}-{task}",
+                    )
+                    cells = [said(of.get(key)) for of in found]
+                    print(f"| {task}, {level} | " + " | ".join(cells) + " |")
 
 
-def multipliers(pair: Path) -> dict[tuple[str, str, str], str]:
-    """By task, level and model: how many units the dense model needs, how many this one, and the ratio."""
+def ratios(pair: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """By protocol, level, ranking, model and dense model, each on a task: what the store says of the two."""
     store = pair / "store"
     for task in MAIN_TASKS:
-        for model in MODELS:
-            settings = Settings(levels=LEVELS, split=SPLIT)
-            extract(
-                model=str(pair / model),
-                task=task,
-                store=store,
-                limit=PROMPTS,
-                settings=settings,
-                dtype="float32",
-            )
-    rows = answer(open_store(store), "multipliers").to_pylist()
-    return {
-        (row["task"], row["level"], row["sparse_run"].removesuffix(f"-{row['task']}")): said(row)
-        for row in rows
-        if row["ranking"] == RANKING[row["level"]]
-    }
+        for model in (DENSE, *OTHERS):
+            for protocol in PROTOCOLS:
+                extract_each(
+                    model=str(pair / model),
+                    task=task,
+                    store=store,
+                    run=f"{model}-{task}",
+                    limit=PROMPTS,
+                    settings=settings_under(
+                        protocol, levels=LEVELS, cross_fit=HALVINGS, batch_size=2 * PROMPTS
+                    ),
+                    dtype="float32",
+                )
+    rows = answer(open_store(store), "protocol_ratios").to_pylist()
+    return {tuple(row[name] for name in KEY): row for row in rows}
 
 
-def said(row: dict[str, float | None]) -> str:
-    sizes = "/".join("-" if row[k] is None else f"{row[k]:.0f}" for k in ("dense_k", "sparse_k"))
-    return f"{sizes} = " + ("-" if row["multiplier"] is None else f"{row['multiplier']:.2f}x")
+def said(row: dict[str, Any] | None) -> str:
+    """Sizes, ratio and its interval."""
+    if row is None or row["multiplier"] is None:
+        return "-"
+    sizes = f"{row['dense_k']:.0f}/{row['sparse_k']:.0f}"
+    return f"{sizes} = {row['multiplier']:.2f}x ({interval_words(row['low'], row['high'])})"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 import train
 from corpus import CONTEXT, KINDS, make_tokenizer
 from safetensors.torch import load_file
-from wirescope.data import MAIN_TASKS, PAIR, TASKS, Vocabulary, make_task
+from wirescope.data import LEVELS, MAIN_TASKS, PAIR, TASKS, Vocabulary, make_task
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,17 @@ def test_the_script_trains_all_three_models_and_makes_nothing_again(tmp_path, mo
     monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "pair")])
     compare.main()
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said] == [
-        *("tiny-sparse", "greater-than,", "greater-than,", "greater-than,"),
-        *("tiny-control", "greater-than,", "greater-than,", "greater-than,"),
+    headed = [line.split(" | ")[0].lstrip("| ") for line in said if line and not line.startswith("|---")]
+    levels = [f"greater-than, {level}" for level in LEVELS]
+    assert headed == [
+        label
+        for protocol in ("published", "contrast")
+        for model in ("tiny-sparse", "tiny-control")
+        for label in (f"{protocol}, {model}", *levels)
     ]
-    assert re.search(r" [\d-]+/[\d-]+ = ([\d.]+x|-)$", said[1])
+    cells = [line.split(" | ")[1].removesuffix(" |") for line in said if "greater-than," in line]
+    assert all(re.fullmatch(r"-|\d+/\d+ = [\d.]+x \([\w. ]+\)", cell) for cell in cells)
+    assert any(cell != "-" for cell in cells)
 
 
 def test_a_pair_that_is_embedded_is_one_of_the_package(tmp_path, monkeypatch):
