@@ -3,10 +3,12 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import connection as pipes
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -46,7 +48,6 @@ from .progress import Bar
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from ..data import Catalog
 
 _LABELS = {"tiny": "Tiny", "tiny-sparse": "Sparse Tiny"}
 _PROMPTS, _HALVINGS, _EFFECT = 20, 2, 0.9
@@ -76,7 +77,7 @@ _PICTURED = "ioi"
 """The task whose first prompt is drawn token by token."""
 _NEXT = (
     "sql {store} \"select requested, kept, explained from curves where run = 'tiny-sparse-ioi'\"",
-    "curve {store} --protocol published --level head --out heads.pdf",
+    "curve {store} --protocol published --level head --ranking task --out heads.pdf",
     "stats {store} --runs tiny-sparse-ioi tiny-ioi --effect 0.9",
     "diagram {store} --runs tiny-sparse-ioi tiny-ioi --k 60 --slots --head-numbers --out ioi.pdf",
 )
@@ -93,12 +94,32 @@ class _Job:
     prompts: int
 
 
+@dataclass(frozen=True)
+class _Picture:
+    """A figure of the page: curves of all tasks, or the circuits of one."""
+
+    out: Path
+    name: str
+    protocol: str
+    level: str
+    task: str | None = None
+
+
 def run_demo(out: Path) -> None:
     """Write the demo into a folder; what is in its store is not made again."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("The demo is for one process: run it without torchrun.")
     store = out / "store"
-    _extract(store)
+    with needing_torch("The demo"):
+        import torch  # noqa: F401 - what is missing is said before processes are started
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin) as pool:
+        _extract(pool, store)
+        _conclude(pool, out)
+
+
+def _conclude(pool: ProcessPoolExecutor, out: Path) -> None:
+    """Draw everything, print the table, write the page."""
+    store = out / "store"
     catalog = read_catalog(store)
     connection = open_store(catalog)
     found = _compared(connection)
@@ -109,10 +130,11 @@ def run_demo(out: Path) -> None:
         f"Units that explain {_EFFECT} of the effect, in the dense model and in its sparse twin, and how many times "
         f"fewer that is as interpolated, with its 95 % interval over {_PROMPTS} prompts and, where one ranking is for "
         "all of them, over rankings; a pair is ragged if a curve falls below that again after it first gets there. "
+        "Where the ablation is 'smaller', each model has the one of zero and mean with its smaller circuit. "
         + " ".join(f"{one.name.capitalize()} asks {one.asks}." for one in PROTOCOLS.values())
         + " After that, the share of the prompts that each gets right."
     )
-    figures = list(_draw(connection, catalog, out))
+    figures = list(_drawn(pool, out))
     pairs = [f"{model}-{task}" for task in MAIN_TASKS for model in reversed(list(PAIR))]
     put(explorer(connection, catalog, pairs, labels=_LABELS).encode(), out / "explorer.html")
     page = index_page(
@@ -138,10 +160,8 @@ def run_demo(out: Path) -> None:
     say(f"\nAll of it on one page: {out / 'index.html'}")
 
 
-def _extract(store: Path) -> None:
-    """Score and measure everything, on as many cores as there are."""
-    with needing_torch("The demo"):
-        import torch  # noqa: F401 - what is missing is said before processes are started
+def _extract(pool: ProcessPoolExecutor, store: Path) -> None:
+    """Score and measure everything."""
     jobs = [
         _Job(store, task, model, protocol, _PROMPTS)
         for task in MAIN_TASKS
@@ -149,19 +169,14 @@ def _extract(store: Path) -> None:
         for protocol in PROTOCOLS
     ]
     missing = [job for job in jobs if not _is_done(job)]
-    for job in jobs:
-        if job not in missing:
-            say(f"{_title(job)}: there already.")
-    if not missing:
-        return
     bar = Bar(brief=True)
-    workers = min(os.cpu_count() or 1, len(missing))
     with stopping(store), bar:
-        bar.begin("", "runs", len(missing), 0)
-        with ProcessPoolExecutor(workers, get_context("spawn"), _begin) as pool:
-            for job, circuits in zip(missing, pool.map(_do, missing), strict=True):
-                bar.advance(1)
-                bar.note(f"{_title(job)}: {job.prompts} prompts, {circuits:,} circuits measured.")
+        bar.begin("", "runs", len(jobs), len(jobs) - len(missing))
+        for job, circuits in zip(missing, pool.map(_do, missing), strict=True):
+            bar.advance(1)
+            bar.note(f"{_title(job)}: {job.prompts} prompts, {circuits:,} circuits measured.")
+    if len(missing) < len(jobs):
+        say(f"{len(jobs) - len(missing)} of {len(jobs)} were there already.")
 
 
 def _begin() -> None:
@@ -169,6 +184,7 @@ def _begin() -> None:
     import torch
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 
     def follow() -> None:
@@ -214,77 +230,108 @@ def _title(job: _Job) -> str:
     return f"{job.task}, {job.model}, {job.protocol}"
 
 
-def _draw(connection: "DuckDBPyConnection", catalog: "Catalog", out: Path) -> Iterator[Shown]:
+def _drawn(pool: ProcessPoolExecutor, out: Path) -> Iterator[Shown]:
     """Draw everything into the folder, each with its caption beside it; say what cannot be drawn."""
-    dense, sparse = PAIR
-    for protocol in PROTOCOLS.values():
+    for picture, made in zip(pictures := list(_pictures(out)), pool.map(_draw, pictures), strict=True):
+        if isinstance(made, str):
+            say(f"No {picture.name}: {made}")
+        else:
+            yield made
+
+
+def _pictures(out: Path) -> Iterator["_Picture"]:
+    """All figures, in the order of the page."""
+    for protocol in PROTOCOLS:
         for level in LEVELS:
-            name = f"curves-{protocol.name}-{level}"
-            try:
-                drawn = curve_figure(
-                    connection,
-                    catalog,
-                    [f"{model}-{task}" for task in MAIN_TASKS for model in (sparse, dense)],
-                    view=View(level=level, protocol=protocol.name, threshold=_EFFECT),
-                    labels=_LABELS,
-                )
-                for ending in ("pdf", "svg"):
-                    save_curves(drawn.figure, out / f"{name}.{ending}")
-                title = f"Explained effect by {unit_name(level)}: {protocol.name}"
-                yield _shown(out, name, title, drawn.caption)
-            except InputError as error:
-                say(f"No {name}: {error}")
-        circuits = [(task, "edge", Choice(effect=_EFFECT), Look()) for task in MAIN_TASKS]
-        if len(protocol.ablations) == 1:
-            circuits += [(_PICTURED, "attention", Choice(k=12, prompt=0), Look(numbers=True))]
+            yield _Picture(out, f"curves-{protocol}-{level}", protocol, level)
+        for task in MAIN_TASKS:
+            yield _Picture(out, f"wiring-{protocol}-{task}", protocol, "edge", task)
+    yield _Picture(out, f"attention-{_PICTURED}", "contrast", "attention", _PICTURED)
+
+
+def _draw(picture: _Picture) -> Shown | str:
+    """Draw a figure, or say why that cannot be."""
+    catalog = read_catalog(picture.out / "store")
+    connection = open_store(catalog)
+    protocol = PROTOCOLS[picture.protocol]
+    dense, sparse = PAIR
+    try:
+        if picture.task is None:
+            drawn = curve_figure(
+                connection,
+                catalog,
+                [f"{model}-{task}" for task in MAIN_TASKS for model in (sparse, dense)],
+                view=View(
+                    level=picture.level,
+                    protocol=protocol.name,
+                    ablation=protocol.ablations[0],
+                    threshold=_EFFECT,
+                ),
+                labels=_LABELS,
+            )
+            for form in ("pdf", "svg"):
+                save_curves(drawn.figure, picture.out / f"{picture.name}.{form}")
+            title = (
+                f"Explained effect by {unit_name(picture.level)}: {protocol.name}, {protocol.ablations[0]}"
+            )
+            return _shown(picture, title, drawn.caption)
+        edges = picture.level == "edge"
         ending = "" if len(protocol.ablations) == 1 else f"-{protocol.ablations[0]}"
-        for task, level, choice, look in circuits:
-            name = f"wiring-{protocol.name}-{task}" if level == "edge" else f"attention-{task}"
-            try:
-                scene = diagram(
-                    connection,
-                    catalog,
-                    [f"{model}-{task}{ending}" for model in (sparse, dense)],
-                    choice=choice,
-                    level=level,
-                    look=look,
-                    labels=_LABELS,
-                )
-                for form in ("pdf", "svg"):
-                    save_diagram(scene, out / f"{name}.{form}")
-                what = (
-                    f"the circuits that explain {_EFFECT}, {protocol.name}"
-                    if level == "edge"
-                    else "attention edges of a prompt"
-                )
-                yield _shown(out, name, f"{task_title(task)}: {what}", scene.caption)
-            except InputError as error:
-                say(f"No {name}: {error}")
+        scene = diagram(
+            connection,
+            catalog,
+            [f"{model}-{picture.task}{ending}" for model in (sparse, dense)],
+            choice=Choice(effect=_EFFECT) if edges else Choice(k=12, prompt=0),
+            level=picture.level,
+            look=Look(numbers=not edges),
+            labels=_LABELS,
+        )
+    except InputError as error:
+        return str(error)
+    for form in ("pdf", "svg"):
+        save_diagram(scene, picture.out / f"{picture.name}.{form}")
+    what = f"the circuits that explain {_EFFECT}, {protocol.name}" if edges else "attention edges of a prompt"
+    return _shown(picture, f"{task_title(picture.task)}: {what}", scene.caption)
 
 
-def _shown(out: Path, name: str, title: str, caption: str) -> Shown:
-    put(caption.encode(), out / f"{name}.caption.txt")
-    return Shown(f"{name}.svg", title, caption)
+def _shown(picture: _Picture, title: str, caption: str) -> Shown:
+    put(caption.encode(), picture.out / f"{picture.name}.caption.txt")
+    return Shown(f"{picture.name}.svg", title, caption)
 
 
 def _compared(connection: "DuckDBPyConnection") -> list[dict[str, Any]]:
-    """The multipliers of the pair, one ranking a level, in the order of protocols, levels and tasks."""
+    """The multipliers of the pair, one ranking a level: by zero, by the smaller of zero and mean, by corrupt."""
     dense, sparse = PAIR
-    key = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
-    found = {
-        tuple(row[name] for name in key): row for row in answer(connection, "protocol_ratios").to_pylist()
+    by_runs = {
+        (row["sparse_run"], row["dense_run"], row["level"], row["ranking"], row["ablation"]): row
+        for row in answer(connection, "multipliers").to_pylist()
+    }
+    by_stems = {
+        (row["sparse_stem"], row["dense_stem"], row["level"], row["ranking"], row["protocol"]): row
+        for row in answer(connection, "protocol_ratios").to_pylist()
     }
     rows = []
     for protocol in PROTOCOLS.values():
-        for level in LEVELS:
-            for task in MAIN_TASKS:
-                row = found[
-                    (protocol.name, level, protocol.ranking(level), f"{sparse}-{task}", f"{dense}-{task}")
-                ]
+        several = len(protocol.ablations) > 1
+        first = protocol.ablations[0]
+        for ablation in (first, "smaller")[: 1 + several]:
+            ending = f"-{ablation}" if several and ablation == first else ""
+            for level, task in product(LEVELS, MAIN_TASKS):
+                if (ablation, level) == ("smaller", "attention"):  # for which there is one ablation only
+                    continue
+                runs = (f"{sparse}-{task}{ending}", f"{dense}-{task}{ending}")
+                key = (*runs, level, protocol.ranking(level))
+                row = by_runs[*key, ablation] if ablation == first else by_stems[*key, protocol.name]
                 ragged = any(
                     (row[f"{which}_k"] or 0) > 1.1 * (row[f"{which}_first_k"] or 0) for which in _BOTH
                 )
-                rows.append({"task": task, **row, "ragged": ragged})
+                rows.append(
+                    {"protocol": protocol.name, "ablation": ablation, "level": level, "task": task}
+                    | {name: row[name] for name in ("sparse_run", "dense_run", "ranking", "threshold")}
+                    | {name: row.get(name, ablation) for name in ("sparse_ablation", "dense_ablation")}
+                    | {name: row[name] for name in ("sparse_k", "dense_k", "multiplier", "low", "high")}
+                    | {"ragged": ragged}
+                )
     return rows
 
 
@@ -296,7 +343,7 @@ def _readable(found: list[dict[str, Any]], performed: Mapping[str, Performance])
         if any(performance.doubts() for performance in both.values()):
             row = row | dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high"))
         rows.append(
-            {name: row[name] for name in ("protocol", "level", "task")}
+            {name: row[name] for name in ("protocol", "ablation", "level", "task")}
             | {which: None if row[f"{which}_k"] is None else whole_units(row[f"{which}_k"]) for which in both}
             | {"times fewer": _short(row["multiplier"])}
             | {end: _end(row[which], row["multiplier"]) for end, which in (("from", "low"), ("to", "high"))}

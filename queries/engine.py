@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import duckdb
 import pyarrow as pa
@@ -162,6 +163,26 @@ class DuckDB:
 def engine_of(connection: Connection) -> Engine:
     """The engine that a connection is to."""
     return DuckDB(connection) if isinstance(connection, duckdb.DuckDBPyConnection) else connection
+
+
+_facts: WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[tuple[object, ...], pa.Table]] = WeakKeyDictionary()
+
+
+def remembered(connection: Connection, key: tuple[object, ...], find: Callable[[], pa.Table]) -> pa.Table:
+    """What is the same for as long as a connection has the same runs, found once; with DuckDB, which has one user."""
+    if isinstance(connection, DuckDB):
+        connection = connection.connection
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        return find()
+    facts = _facts.setdefault(connection, {})
+    if key not in facts:
+        facts[key] = find()
+    return facts[key]
+
+
+def forget(connection: Connection) -> None:
+    """Forget it all: the runs are other ones."""
+    _facts.pop(connection.connection if isinstance(connection, DuckDB) else connection, None)  # type: ignore[arg-type]
 
 
 def limited(connection: Connection, *, timeout: float | None) -> Engine:

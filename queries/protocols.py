@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ..data import Catalog, Protocol, Run, find_protocol
 from ..graphs import InputError, did_you_mean
-from .engine import Connection
+from .engine import Connection, remembered
 from .questions import ask
 
 
@@ -49,15 +49,13 @@ def crossings_under(
 
     None where no curve was measured.
     """
-    rows = ask(
+    every = remembered(
         connection,
-        "run_protocol_crossings",
-        protocol=protocol,
-        stem=stem,
-        level=level,
-        ranking=ranking,
-        threshold=threshold,
-    ).to_pylist()
+        ("protocol_crossings", threshold),
+        lambda: ask(connection, "run_protocol_crossings", threshold=threshold),
+    )
+    key = {"protocol": protocol, "stem": stem, "level": level, "ranking": ranking}
+    rows = [row for row in every.to_pylist() if all(row[name] == value for name, value in key.items())]
     found = {row["ablation"]: row["k"] for row in rows}
     known = [ablation for ablation in find_protocol(protocol).ablations if ablation in found]
     return (rows[0]["run"] if rows else None), {ablation: found[ablation] for ablation in known}

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ..data import TABLES
 from ..graphs import InputError, did_you_mean, one_of
-from .engine import Connection, Engine, engine_of
+from .engine import Connection, Engine, engine_of, remembered
 from .settings import THRESHOLD, set_thresholds
 from .texts import QUESTIONS, VIEWS, text
 
@@ -146,7 +146,7 @@ def _check_values(engine: Engine, values: dict[str, Any]) -> None:
     for name in sorted(values.keys() & {"run", "other", "second_run", "second_other"}):
         if values[name] is None and name.startswith("second_"):
             continue
-        there = engine.run(text("run_names"), {})["run"].to_pylist()
+        there = _listed(engine, "run_names", "run")
         if values[name] not in there:
             raise InputError(
                 f"The store has no run '{values[name]}' (runs: {', '.join(there)})."
@@ -154,7 +154,14 @@ def _check_values(engine: Engine, values: dict[str, Any]) -> None:
             )
     prompt = values.get("prompt")
     if prompt is not None:
-        there = engine.run(text("run_prompts"), {"run": values["run"]})["prompt_id"].to_pylist()
+        there = _listed(engine, "run_prompts", "prompt_id", run=values["run"])
         if prompt not in there:
             known = f"its prompts are {there[0]} to {there[-1]}" if there else "it has none"
             raise InputError(f"The run '{values['run']}' has no prompt {prompt}; {known}.")
+
+
+def _listed(engine: Engine, question: str, column: str, **values: Any) -> list[Any]:
+    """What a question lists: names or numbers that may be given."""
+    found = remembered(engine, (question, *values.values()), lambda: engine.run(text(question), values))
+    listed: list[Any] = found[column].to_pylist()
+    return listed

@@ -1,9 +1,12 @@
--- From how many units on does a model's curve stay at the threshold, with each ablation of its protocol?
--- The first one is that which counts.
+-- From how many units on does each model's curve stay at the threshold, with each ablation of its protocol?
+-- Of a model, the first one is that which counts.
 select
+    protocol,
+    stem,
+    level,
+    ranking,
     run,
     ablation,
     k
 from protocol_crossings
-where protocol = $protocol and stem = $stem and level = $level and ranking = $ranking
-order by place
+order by protocol, stem, level, ranking, place

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, parse_bytes, read_catalog
 from ..graphs import InputError, StoreError
-from .engine import Connection, Engine, engine_of, quoted
+from .engine import Connection, Engine, engine_of, forget, quoted
 from .files import Parts
 from .settings import THRESHOLD, set_chosen, set_held_out, set_thresholds
 from .texts import VIEWS, text
@@ -101,6 +101,7 @@ def open_catalog(catalog: Catalog, *, memory: str | None = None) -> tuple[Catalo
 def set_up(connection: Connection, catalog: Catalog) -> Catalog:
     """Have all views of a store, whatever the engine; the runs that it cannot read are among the broken ones."""
     engine = engine_of(connection)
+    forget(connection)
     for table in TABLES:
         try:
             engine.put_parts(table, catalog)

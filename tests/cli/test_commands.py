@@ -456,15 +456,16 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     assert (first.status, again.status) == (0, 0)
     assert first.out == again.out
     assert re.search(r"ioi-long, tiny-sparse, contrast: 4 prompts, [\d,]+ circuits measured\.", first.err)
-    assert "ioi-long, tiny-sparse, published: there already." in again.err
+    assert "16 of 16 were there already." in again.err
     assert "measured" not in again.err
     header, _, *table = first.out.splitlines()
-    assert header.split()[:3] == ["protocol", "level", "task"]
-    assert [line.split()[:3] for line in table] == [
-        [protocol, level, task]
-        for protocol in ("published", "contrast")
+    assert header.split()[:4] == ["protocol", "ablation", "level", "task"]
+    assert [line.split()[:4] for line in table] == [
+        [*how, level, task]
+        for how in (("published", "zero"), ("published", "smaller"), ("contrast", "corrupt"))
         for level in LEVELS
         for task in MAIN_TASKS
+        if (how[1], level) != ("smaller", "attention")
     ]
     written = {path.name for path in (tmp_path / "demo").iterdir()}
     names = ["attention-ioi"]
@@ -487,14 +488,16 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     )
     assert (full["dense_run"], full["ranking"]) == ("tiny-docstring", "task")
     assert float(full["dense_k"]) / float(full["sparse_k"]) == pytest.approx(float(full["multiplier"]))
-    shown = next(line.split() for line in table if line.split()[:3] == ["contrast", "edge", "docstring"])
-    assert float(shown[3]) == math.ceil(float(full["dense_k"]))  # as many whole units as suffice
-    assert float(shown[5]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
-    with monkeypatch.context() as bare:
-        bare.setitem(sys.modules, "matplotlib", None)
-        without = cli("demo", "--out", tmp_path / "demo")
-    assert (without.status, without.out) == (0, first.out)
-    assert "No curves-published-edge: Curves need matplotlib: pip install 'wirescope[draw]'." in without.err
+    key = ["contrast", "corrupt", "edge", "docstring"]
+    shown = next(line.split() for line in table if line.split()[:4] == key)
+    assert float(shown[4]) == math.ceil(float(full["dense_k"]))  # as many whole units as suffice
+    assert float(shown[6]) == pytest.approx(float(full["multiplier"]), rel=5e-3)
+    # the smaller circuit of a model is that of zero or that of mean, whichever is
+    zero, smaller = (
+        next(line.split() for line in table if line.split()[:4] == ["published", how, "edge", "ioi"])
+        for how in ("zero", "smaller")
+    )
+    assert int(smaller[4].replace(",", "")) <= int(zero[4].replace(",", ""))
     commands = re.findall(r"^  \S+ (\w+ --store .*)$", first.err, flags=re.MULTILINE)
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)

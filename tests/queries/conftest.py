@@ -25,12 +25,7 @@ GIVEN = {
         "ranking": "task",
         "ablation": "corrupt",
     },
-    "run_protocol_crossings": {
-        "protocol": "published",
-        "stem": "dense-ioi",
-        "level": "edge",
-        "ranking": "task",
-    },
+    "run_protocol_crossings": {},
     "run_protocol_ratio": {
         "protocol": "published",
         "sparse": "sparse-ioi",
