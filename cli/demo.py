@@ -92,6 +92,7 @@ class _Job:
     model: str
     protocol: str
     prompts: int
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _conclude(pool: ProcessPoolExecutor, out: Path) -> None:
 def _extract(pool: ProcessPoolExecutor, store: Path) -> None:
     """Score and measure everything."""
     jobs = [
-        _Job(store, task, model, protocol, _PROMPTS)
+        _Job(store, task, model, protocol, _PROMPTS, _SIZES)
         for task in MAIN_TASKS
         for model in PAIR
         for protocol in PROTOCOLS
@@ -200,7 +201,7 @@ def _do(job: _Job) -> int:
     from ..extract import extract_each, settings_under
 
     settings = settings_under(
-        job.protocol, levels=LEVELS, sizes=_SIZES, cross_fit=_HALVINGS, batch_size=4 * job.prompts
+        job.protocol, levels=LEVELS, sizes=job.sizes, cross_fit=_HALVINGS, batch_size=4 * job.prompts
     )
     outcomes = extract_each(
         model=job.model,

@@ -448,6 +448,7 @@ def test_demo_compares_the_embedded_pair_may_be_run_again_and_says_what_to_try_n
     cli, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(demo, "_PROMPTS", 4)
+    monkeypatch.setattr(demo, "_SIZES", (1, 4, 12, 48, 200, 1000, 3628))
     first = cli("demo", "--out", tmp_path / "demo")
     # another run of the sparse twin, which pairs with the dense one as well, is not the demo's
     again = ("--model", "tiny-sparse", "--task", "ioi", "--limit", 4, "--cross-fit", 2, "--run", "mine")
