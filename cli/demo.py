@@ -181,10 +181,7 @@ def _extract(pool: ProcessPoolExecutor, store: Path) -> None:
 
 
 def _begin() -> None:
-    """Begin a process of the pool: with one thread, and with an end when its parent ends."""
-    import torch
-
-    torch.set_num_threads(1)
+    """Begin a process of the pool, which ends when its parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 
@@ -197,8 +194,12 @@ def _begin() -> None:
 
 
 def _do(job: _Job) -> int:
-    """Do a job; how many circuits were measured."""
+    """Do a job, in one thread; how many circuits were measured."""
+    import torch
+
     from ..extract import extract_each, settings_under
+
+    torch.set_num_threads(1)
 
     settings = settings_under(
         job.protocol, levels=LEVELS, sizes=job.sizes, cross_fit=_HALVINGS, batch_size=4 * job.prompts
