@@ -37,8 +37,7 @@ PROTOCOLS = {
             "published",
             ("zero", "mean"),
             ("prompt", "task"),
-            "what the model needs at all (units carry zero, or their mean, unless they are kept; of each model the "
-            "smaller circuit counts)",
+            "what the model needs at all (units carry zero, or their mean, unless they are kept)",
         ),
         Protocol(
             "contrast",
