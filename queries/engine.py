@@ -170,11 +170,10 @@ _facts: WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[tuple[object, ...], pa
 
 def remembered(connection: Connection, key: tuple[object, ...], find: Callable[[], pa.Table]) -> pa.Table:
     """What is the same for as long as a connection has the same runs, found once; with DuckDB, which has one user."""
-    if isinstance(connection, DuckDB):
-        connection = connection.connection
-    if not isinstance(connection, duckdb.DuckDBPyConnection):
+    engine = engine_of(connection)
+    if not isinstance(engine, DuckDB):
         return find()
-    facts = _facts.setdefault(connection, {})
+    facts = _facts.setdefault(engine.connection, {})
     if key not in facts:
         facts[key] = find()
     return facts[key]
@@ -182,7 +181,9 @@ def remembered(connection: Connection, key: tuple[object, ...], find: Callable[[
 
 def forget(connection: Connection) -> None:
     """Forget it all: the runs are other ones."""
-    _facts.pop(connection.connection if isinstance(connection, DuckDB) else connection, None)  # type: ignore[arg-type]
+    engine = engine_of(connection)
+    if isinstance(engine, DuckDB):
+        _facts.pop(engine.connection, None)
 
 
 def limited(connection: Connection, *, timeout: float | None) -> Engine:

@@ -1,5 +1,5 @@
--- How many times fewer units does each sparse run need than its dense twin under their protocol, each with the ablation
--- that has the smaller circuit?
+-- How many times fewer units does each sparse run need than its dense twin under their protocol?
+-- Each model is taken by the ablation that has its smaller circuit.
 select
     protocol_ratios.protocol,
     protocol_ratios.level,

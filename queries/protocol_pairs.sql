@@ -1,4 +1,5 @@
--- Which sparse models were measured under a protocol, and their dense twins too? By the stems of their runs.
+-- Which sparse models were measured under a protocol, and their dense twins too?
+-- By the stems of their runs.
 select distinct
     sparse.protocol,
     run_pairs.task,

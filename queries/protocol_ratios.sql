@@ -1,5 +1,5 @@
--- How many times fewer units does one model need than another under their protocol, each by the ablation that has its
--- smaller circuit, and how sure is that?
+-- How many times fewer units does one model need than another under their protocol, and how sure is that?
+-- Each model is taken by the ablation that has its smaller circuit.
 -- The ends of the interval of a model's k are the least of those of its ablations, as its k is; null, which is open, where
 -- all are. From these, those of the ratio are combined as in comparisons. What begins with first_ is of the same
 -- ablations alone: which count is by the k from which on curves stay.
