@@ -50,8 +50,8 @@ class _Sizes:
         """The sizes, and whether embedding and unembedding are one."""
         if len(head) < _HEADER.size:
             raise InputError(f"'{name}' is no llama2.c file: it has {len(head)} bytes.")
-        *sizes, vocabulary, context = _HEADER.unpack(head)
-        found = cls(*sizes, abs(vocabulary), context)
+        d_model, d_mlp, layers, heads, kv_heads, vocabulary, context = _HEADER.unpack(head)
+        found = cls(d_model, d_mlp, layers, heads, kv_heads, abs(vocabulary), context)
         fits = all(0 < size < _MOST for size in vars(found).values())
         if not (fits and found.d_model % (2 * found.heads) == 0 and found.heads % found.kv_heads == 0):
             raise InputError(f"'{name}' is no llama2.c file: its first numbers are no sizes of a model.")
@@ -197,7 +197,9 @@ def _tokenizer(content: bytes, count: int, name: str) -> Tokenizer:
 
 def _pieces(content: bytes, count: int, name: str) -> tuple[list[str], list[float]]:
     """Pieces and their scores; behind the length of the longest."""
-    pieces, scores, at = [], [], 4
+    pieces: list[str] = []
+    scores: list[float] = []
+    at = 4
     for _ in range(count):
         score, length = _PIECE.unpack_from(content, at) if at + _PIECE.size <= len(content) else (0.0, -1)
         end = at + _PIECE.size + length
