@@ -236,7 +236,7 @@ def sql(
     attributed_curve (run), layer_mass (run), head_strength (run),
     overlap (k, other, run), stability (k, run), areas, reach (run),
     multiplier_intervals (crossing; threshold), multiplier_ratio (ablation,
-    level, other, ranking, run; crossing, threshold and second_ablation,
+    level, other, ranking, run; crossing, threshold, second_ablation,
     second_level, second_other, second_ranking, second_run).
 
     Example: wirescope sql -s circuits "select name, score from edge_means

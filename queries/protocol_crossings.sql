@@ -64,8 +64,8 @@ select
     first_low,
     first_high,
     may_jump,
-    row_number() over (
+    cast(row_number() over (
         partition by protocol, stem, level, ranking, threshold
         order by case when k is null then 1 else 0 end, k, case ablation when 'zero' then 0 else 1 end, run
-    ) as place
+    ) as bigint) as place
 from found
