@@ -154,7 +154,9 @@ def _side(
 
 
 def _task_curve(connection: Connection, run: Run, by: str) -> pa.Table:
-    return ask(connection, "run_curve", ranking=by, **_of_edges(run)).select(["requested", "kept", "explained"])
+    return ask(connection, "run_curve", ranking=by, **_of_edges(run)).select(
+        ["requested", "kept", "explained"]
+    )
 
 
 def _of_edges(run: Run) -> dict[str, str | None]:
