@@ -351,8 +351,7 @@ def test_two_processes_train_one_model_at_one_pace(dense, texts, tmp_path):
     arguments = ["sparsify", "--model", dense, "--out", tmp_path / "a", "--accumulate", 2]
     arguments += [argument for text in texts for argument in ("--text", text)]
     arguments += ["--steps", 4, "--batch-size", 4, "--context", 12, "--evaluate-every", 2, "--epsilon", 5]
-    launch = ["accelerate.commands.launch", "--cpu", "--num_processes", 2, "--num_machines", 1]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", tmp_path / "told.py"]
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", 2, tmp_path / "told.py"]
     command = [sys.executable, "-m", *map(str, launch), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
