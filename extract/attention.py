@@ -43,6 +43,9 @@ def attend(
         key, value = tape.with_prefix(layer, key, value)
     gate_bias = getattr(module.config, "gate_bias", None)
     mask = _causal(query, key, sliding_window)
+    if isinstance(gates, Gates):
+        allowed = _full_mask(query, key) if mask is None else mask
+        return gates(layer, query, key, value, allowed, scaling).transpose(1, 2), None
     plain = tape is None or (tape.attention is None and tape.pairs is None)
     if gate_bias is None and gates is None and plain:
         z = functional.scaled_dot_product_attention(

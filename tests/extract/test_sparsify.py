@@ -21,6 +21,7 @@ from wirescope.cli import sparsifying
 from wirescope.data import make_task, read_catalog
 from wirescope.extract import ExtractionError, Settings, extract, find_device
 from wirescope.extract import constraint as constraint_module
+from wirescope.extract import gates as gates_module
 from wirescope.extract import sparsify as sparsify_module
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.batches import Batches
@@ -274,7 +275,9 @@ def test_the_constraint_is_on_documents_without_noise(dense, texts, tmp_path, mo
     def excesses(chance: float) -> list[torch.Tensor]:
         seen[chance] = []
         monkeypatch.setattr(Constraint, "update", lambda _, excess, __: seen[chance].append(excess))
-        monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, chance))
+        monkeypatch.setattr(
+            gates_module, "_noise", lambda like, _seed, chance=chance: torch.full_like(like, chance).logit()
+        )
         recipe = replace(QUICK, steps=2, learning_rate=0.0, gate_rate=0.0, closed=0.5, epsilon=100.0)
         sparsify(model=str(dense), texts=texts, out=tmp_path / str(chance), recipe=recipe)
         return seen[chance]
@@ -379,7 +382,7 @@ def slopes(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(parts, dense, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, 0.2))
+    monkeypatch.setattr(gates_module, "_noise", lambda like, _seed: torch.full_like(like, 0.2).logit())
     found = []
     for accumulate in (1, parts):
         recipe = replace(QUICK, batch_size=8, accumulate=accumulate)
