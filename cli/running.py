@@ -290,6 +290,14 @@ def sparsify(
     lora: Annotated[
         int | None, typer.Option(help="Rank of adapters to train instead of all weights (needs peft).")
     ] = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control",
+            help="Train for as long without gates: what this model does otherwise than the dense one is due to more "
+            "training, not to sparsity.",
+        ),
+    ] = False,
     evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Random seed.")] = 0,
     device: Annotated[str, typer.Option(help="auto is the accelerator that is there.")] = "auto",
@@ -329,6 +337,7 @@ def sparsify(
         "gate_rate": gate_rate,
         "distill": distill,
         "lora": lora,
+        "control": control,
         "evaluate_every": evaluate_every,
         "seed": seed,
     }

@@ -85,6 +85,11 @@ def _conclude(report: "Report", out: Path) -> None:
             rows.append({"measure": f"{measure}, {task}", **values, "at_most": None})
     rows.append({"measure": "open gates", "dense": 1.0, "sparse": report.open_gates, "at_most": None})
     put(encoded(pa.Table.from_pylist(rows), "table"), None)
+    if report.control:
+        say(
+            f"'{out}': the dense model after {report.steps:,} more steps without gates, to compare a twin with."
+        )
+        return
     say(
         f"'{out}': the sparsest model that met the constraint on held-out text, after {report.kept_step:,} of "
         f"{report.steps:,} steps: {100 * report.open_gates:.2f} % of the gates are open."

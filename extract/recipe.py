@@ -51,6 +51,8 @@ class Recipe:
     """Weight of the divergence from the dense model's predictions beside the cross-entropy."""
     lora: int | None = None
     """Rank of the low-rank adapters that are trained instead of all weights, and merged at the end."""
+    control: bool = False
+    """Whether to train without gates: what the result does otherwise than the dense model is due to more training."""
     evaluate_every: int = 100
     seed: int = 0
 

@@ -70,6 +70,8 @@ class Report:
     kept_step: int
     """After which the model was that is kept."""
     learning_rate: float
+    control: bool
+    """Whether it was trained without gates."""
     open_gates: float
     """The share of all pairs of tokens, over layers, heads and kinds of text."""
     losses: Mapping[str, tuple[float, float]]
@@ -135,6 +137,7 @@ def sparsify(
         steps=recipe.steps,
         kept_step=best.step,
         learning_rate=trainer.learning_rate,
+        control=recipe.control,
         open_gates=best.open_gates,
         losses={kind: (loss, best.losses[kind]) for kind, loss in trainer.dense_losses.items()},
         divergences=best.divergences,

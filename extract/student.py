@@ -46,13 +46,19 @@ def states_of(parts: Parts, ids: Tensor, **given: Any) -> Tensor:
 class Twins:
     """A dense model and its student."""
 
-    def __init__(self, dense: Loaded, *, lora: int | None, mixed: bool, closed: float, some: Part) -> None:
-        """`mixed` makes passes in bfloat16; at first gates cut off a share `closed` of the attention to `some`."""
+    def __init__(
+        self, dense: Loaded, *, lora: int | None, mixed: bool, closed: float | None, some: Part
+    ) -> None:
+        """`mixed` makes passes in bfloat16; at first gates cut off a share `closed` of the attention to `some`.
+
+        None: gates are open, and stay so.
+        """
         model = dense.model if lora else copy.deepcopy(dense.model)
         parts: Parts = dense.family.parts(model)
         self._dense: Parts = dense.family.parts(dense.model)
         self._mixed, self._device = mixed, dense.device
         self._adapted = _adapt(model, lora) if lora else None
+        self._gated = closed is not None
         self.student = Student(model, parts, self._first_biases(closed, some))
         ends = {
             id(weight)
@@ -98,15 +104,18 @@ class Twins:
         )
 
     def finished(self) -> PreTrainedModel:
-        """The student as a model of its own, its gates in its config."""
+        """The student as a model of its own, its gates, if it has any, in its config."""
         model: Any = self.student.model if self._adapted is None else self._adapted.merge_and_unload()
-        model.config.gate_bias = self.student.gates.biases()
+        if self._gated:
+            model.config.gate_bias = self.student.gates.biases()
         model.eval().requires_grad_(False)
         return model
 
     @torch.no_grad()
-    def _first_biases(self, closed: float, some: Part) -> Tensor:
+    def _first_biases(self, closed: float | None, some: Part) -> Tensor:
         shape = self._dense.shape
+        if closed is None:
+            return torch.full((shape.layers, shape.heads), torch.inf)
         first = FirstBiases(shape.layers, shape.heads, closed, some.real)
         states_of(self._dense, some.ids, gates=first)
         return first.found

@@ -110,7 +110,11 @@ class Trainer:
         )
         self._divergent = torch.tensor([kind in divergent for kind in kinds], device=dense.device)
         self._twins = Twins(
-            dense, lora=recipe.lora, mixed=mixed, closed=recipe.closed, some=self._batches.first()
+            dense,
+            lora=recipe.lora,
+            mixed=mixed,
+            closed=None if recipe.control else recipe.closed,
+            some=self._batches.first(),
         )
         self._wrapped, self._optimizer = self._accelerator.prepare(
             self._twins.student, self._twins.optimizer()
@@ -143,7 +147,7 @@ class Trainer:
             if self._step % recipe.evaluate_every == 0 or self._step == recipe.steps:
                 self._evaluate()
                 self._save()
-        met = self.best is not None and self.best.within(recipe)
+        met = self.best is not None and (recipe.control or self.best.within(recipe))
         if met:
             self._twins.load_trained(torch.load(self._folder / "best.pt", weights_only=True))
         self._accelerator.wait_for_everyone()  # before the first of them clears the folder
@@ -166,11 +170,9 @@ class Trainer:
 
     def _train(self) -> None:
         recipe, share = self._recipe, self._recipe.rate_at(self._step)
+        price = 0.0 if recipe.control else self._constraint.price
         done = self._descend(
-            self._step,
-            share * self.learning_rate,
-            share * recipe.gate_rate * self._constraint.pace,
-            self._constraint.price,
+            self._step, share * self.learning_rate, share * recipe.gate_rate * self._constraint.pace, price
         )
         self._constraint.update(done.excess, self._step)
         self._step += 1
@@ -184,7 +186,7 @@ class Trainer:
             )
         self._listener.status(
             f"loss {float(done.own.nanmean()):.3f}, dense {float(done.dense.nanmean()):.3f}, "
-            f"{100 * done.share:.2f} % open, price {self._constraint.price:.2f}"
+            f"{100 * done.share:.2f} % open, price {price:.2f}"
         )
 
     def _descend(self, step: int, rate: float, gate_rate: float, price: float) -> _Done:
@@ -286,7 +288,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Try the student on held-out text, and keep it if it is the sparsest so far that is within all bounds.
 
-        Until one is, the nearest to them is kept.
+        Until one is, the nearest to them is kept. Of a control it is the last.
         """
         recipe = self._recipe
         losses, divergences, share = self._held_out(gated=True)
@@ -296,7 +298,7 @@ class Trainer:
         }
         found = Found(self._step, share, losses, divergences, excess)
         self.tried.append(found)
-        kept = self._step > 0 and (self.best is None or found.better(self.best, recipe))
+        kept = self._step > 0 and (self.best is None or recipe.control or found.better(self.best, recipe))
         if kept:
             self.best = found
             self._write("best.pt", self._twins.trained())
@@ -306,7 +308,7 @@ class Trainer:
         said = f"After {self._step:,} steps, on held-out text: {100 * share:.2f} % open, excess {worst:+.4f} on {kind}"
         if self._constraint.free_for >= recipe.evaluate_every:
             said += f", open gates have cost nothing for {self._constraint.free_for:,} steps"
-        self._note(said + (", kept." if kept and found.within(recipe) else "."))
+        self._note(said + (", kept." if kept and (recipe.control or found.within(recipe)) else "."))
 
     def _save(self) -> None:
         tried = [asdict(found) for found in self.tried]
@@ -365,8 +367,9 @@ class Trainer:
             f"{kind} {bound}{' of divergence' if what == 'divergence' else ''}"
             for kind, (what, bound) in self.bounds().items()
         )
+        what = "Training without gates, as a control," if self._recipe.control else "Sparse post-training"
         return (
-            f"Sparse post-training in {self._recipe.steps:,} steps on {documents}; the dense model's loss on held-out "
+            f"{what} in {self._recipe.steps:,} steps on {documents}; the dense model's loss on held-out "
             f"text: {said}; at most so much more: {bounds}."
         )
 

@@ -1,6 +1,7 @@
 """Sparse post-training of a very small model on made-up text."""
 
 import json
+import math
 import os
 import random
 import re
@@ -138,6 +139,33 @@ def test_a_sparse_twin_is_an_ordinary_folder_with_gates_and_a_report(dense, text
     assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "sparse")("w3 w4")["input_ids"] == [5, 6]
     before, after = weights(dense), weights(tmp_path / "sparse")
     assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_control_is_trained_for_as_long_without_gates(cli, dense, texts, tmp_path):
+    recipe = replace(QUICK, control=True, epsilon=0.0)  # which binds nothing
+    told = Told()
+    report = sparsify(model=str(dense), texts=texts, out=tmp_path / "control", recipe=recipe, listener=told)
+    assert (report.open_gates, report.kept_step) == (1, recipe.steps)
+    assert all("100.00 % open, price 0.00" in status for status in told.statuses)
+    config = json.loads((tmp_path / "control/config.json").read_text())
+    assert "gate_bias" not in config
+    assert config["base_model"] == str(dense)
+    before, after = weights(dense), weights(tmp_path / "control")
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    # A twin whose gates are open for good, and cost nothing, is trained in the same steps.
+    trained = []
+    for name in ("one", "other"):
+        trainer = begun(dense, texts, tmp_path / name, replace(recipe, control=name == "one"))
+        if name == "other":
+            trainer._twins.student.gates.bias.data.fill_(math.inf)
+        for step in range(3):
+            trainer._descend(step, 1e-3, 0.0, 0.0)
+        trained.append(trainer._twins.trained())
+    assert all(torch.equal(weight, trained[1][name]) for name, weight in trained[0].items())
+    arguments = ["sparsify", "--model", dense, "--out", tmp_path / "a", "--steps", 2, "--context", 12]
+    result = cli(*arguments, "--text", texts[0], "--learning-rate", 1e-4, "--batch-size", 4, "--control")
+    assert result.status == 0, result.err
+    assert "the dense model after 2 more steps without gates, to compare a twin with" in result.err
 
 
 def test_what_is_reported_is_so_of_the_folder(dense, texts, tmp_path):
@@ -668,6 +696,7 @@ def report_of(**given) -> Report:
         "steps": 1_000,
         "kept_step": 900,
         "learning_rate": 1e-4,
+        "control": False,
         "open_gates": 0.01,
         "losses": {"up": (1.0, 1.005)},
         "divergences": {"up": 0.004},
