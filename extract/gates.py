@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Gates(nn.Module):
     def __init__(self, biases: Tensor) -> None:
         super().__init__()
         self.bias = nn.Parameter(biases.float().clone())  # [layer, head]
+        self._never_close = bool((biases == torch.inf).all())
         self._documents: list[_Document] = []
         self._open: list[Tensor] = []
         self._pairs: list[Tensor] = []
@@ -143,6 +145,9 @@ class Gates(nn.Module):
         self._pairs.append(
             torch.stack([allowed[: own.length, : own.length].sum() * heads for own in self._documents]).sum()
         )
+        if self._never_close:  # plain attention, then, for which there are kernels
+            self._open.append(self._pairs[-1])
+            return functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scaling)
         if self.training:
             documents = [
                 own if own.seed is None else _Document(own.length, own.seed + layer)
