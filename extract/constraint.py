@@ -32,7 +32,8 @@ _PATIENCE = 100
 _RUIN = 0.05
 """if it has grown by so much since; or by slack and bound together, if these are more."""
 _PACE = 0.02
-_LEAST, _MOST = 0.02, 50.0
+_LEAST, _MOST = 0.02, 25.0
+"""Costs of an open share of 1; the most is times the weight of the loss, which is 1 + distill."""
 _LEAST_ALLOWED = 1e-3
 
 
@@ -64,7 +65,8 @@ class Constraint:
         now = self._excess + self._gap
         beyond = self._beyond = (now - allowed) / allowed
         headroom = -float(beyond.max().clamp(-1, 1))
-        self._cost = min(max(self._cost * math.exp(_PACE * headroom), _LEAST), _MOST)
+        most = _MOST * (1 + self._recipe.distill)
+        self._cost = min(max(self._cost * math.exp(_PACE * headroom), _LEAST), most)
         self.price = self._cost * min(max(0.5 + 2 * headroom, 0.0), 1.0)
         self.pace = min(1.0, 2 * abs(headroom))
         self.weights = beyond.clamp(-1, 1.5).exp()

@@ -211,10 +211,10 @@ def _kinds(
                 f"'{kind}' has one document of at most {context} tokens, and another has to be held out: give more "
                 "text, or a smaller --context."
             )
-    return {kind: _parted(documents) for kind, documents in found.items()}
+    return {kind: parted(documents) for kind, documents in found.items()}
 
 
-def _parted(documents: list[tuple[int, ...]]) -> Text:
+def parted(documents: list[tuple[int, ...]]) -> Text:
     """Some documents are held out; what is the same as one of them is not trained on."""
     held_out = dict.fromkeys(list(dict.fromkeys(documents))[::_HELD_OUT][:_MOST_HELD_OUT])
     return Text([document for document in documents if document not in held_out], list(held_out))

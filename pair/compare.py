@@ -1,12 +1,16 @@
 """How many times fewer units sparse twins and controls need than their dense models for 0.9 of the effect, by seed.
 
     python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
+    python pair/compare.py twins --dense stories --tasks ioi ioi-long
 
-Each pair gets a store of its own, in which nothing is made twice: all tasks, all levels, both protocols. What ranks for
-a whole task is cross-fitted. Name pairs as they were named when they were trained: a twin knows its dense model so.
+A folder has MODEL-sparse and MODEL-control, and MODEL itself unless that is named by --dense. It gets a store, in which
+nothing is made twice: all tasks, all levels, both protocols. What ranks for a whole task is cross-fitted. Prompts are
+others than those that a task makes by default, which a twin may have been trained on. Name folders as they were named
+when they were trained: a twin knows its dense model so.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +19,55 @@ from wirescope.data import LEVELS, MAIN_TASKS, PROTOCOLS
 from wirescope.extract import extract_each, settings_under
 from wirescope.queries import answer, interval_words, open_store
 
-DENSE, *OTHERS = ("tiny", "tiny-sparse", "tiny-control")
-PROMPTS, HALVINGS = 30, 3
+PROMPTS, HALVINGS, SEED = 30, 3, 1
 KEY = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("pairs", type=Path, nargs="+", help="folders that train.py made")
-    pairs = parser.parse_args().pairs
+    parser.add_argument("pairs", type=Path, nargs="+", help="folders that train.py or stories.py made")
+    parser.add_argument("--dense", help="the dense model, if it is not PAIR/tiny")
+    parser.add_argument("--tasks", nargs="+", default=MAIN_TASKS)
+    options = parser.parse_args()
+    pairs, name = options.pairs, Path(options.dense or "tiny").name
     torch.set_num_threads(1)
-    found = [ratios(pair) for pair in pairs]
+    others = [f"{name}-sparse", f"{name}-control"]
+    found = [
+        ratios(
+            [options.dense or str(pair / name), *(str(pair / other) for other in others)], options.tasks, pair
+        )
+        for pair in pairs
+    ]
     for protocol in PROTOCOLS.values():
-        for model in OTHERS:
+        for model in others:
             print(f"\n| {protocol.name}, {model} | " + " | ".join(pair.name for pair in pairs) + " |")
             print("|---" * (len(pairs) + 1) + "|")
-            for task in MAIN_TASKS:
+            for task in options.tasks:
                 for level in LEVELS:
                     key = (
                         protocol.name,
                         level,
                         protocol.ranking(level),
                         f"{model}-{task}",
-                        f"{DENSE}-{task}",
+                        f"{name}-{task}",
                     )
                     cells = [said(of.get(key)) for of in found]
                     print(f"| {task}, {level} | " + " | ".join(cells) + " |")
 
 
-def ratios(pair: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+def ratios(models: Sequence[str], tasks: Sequence[str], pair: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     """By protocol, level, ranking, model and dense model, each on a task: what the store says of the two."""
     store = pair / "store"
-    for task in MAIN_TASKS:
-        for model in (DENSE, *OTHERS):
+    for task in tasks:
+        for model in models:
             for protocol in PROTOCOLS:
                 extract_each(
-                    model=str(pair / model),
+                    model=model,
                     task=task,
                     store=store,
-                    run=f"{model}-{task}",
+                    run=f"{Path(model).name}-{task}",
                     limit=PROMPTS,
+                    seed=SEED,
                     settings=settings_under(
                         protocol, levels=LEVELS, cross_fit=HALVINGS, batch_size=2 * PROMPTS
                     ),
