@@ -147,7 +147,9 @@ class Gates(nn.Module):
         )
         if self._never_close:  # plain attention, then, for which there are kernels
             self._open.append(self._pairs[-1])
-            return functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scaling)
+            return functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=allowed, scale=scaling
+            )
         if self.training:
             documents = [
                 own if own.seed is None else _Document(own.length, own.seed + layer)

@@ -66,10 +66,7 @@ class Twins:
             for weight in module.parameters()
         }
         for name, weight in self.student.named_parameters():
-            if name.startswith("gates."):
-                trained = self._gated
-            else:
-                trained = self._adapted is None or "lora_" in name
+            trained = self._gated if name.startswith("gates.") else self._adapted is None or "lora_" in name
             weight.requires_grad_(trained and id(weight) not in ends)
             if weight.requires_grad:
                 weight.data = weight.data.float()

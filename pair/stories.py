@@ -37,19 +37,19 @@ from wirescope.extract.student import Student
 HERE = Path(__file__).parent
 REAL, SHIPPED = HERE / "tinystories.jsonl", HERE / "stories-sparse.npz"
 TASKS = ("ioi", "ioi-long")
-STORIES, AT_A_TIME = 6_144, 512
+STORIES, AT_A_TIME = 2_048, 512
 RECIPE = Recipe(
-    steps=6_000,
+    steps=5_000,
     epsilon=0.02,
-    epsilons={"own": 0.04, "ioi": 0.03, "ioi-long": 0.03},
+    epsilons={"own": 0.1, "ioi": 0.05, "ioi-long": 0.05},
     divergent=("own",),
     batch_size=8,
     accumulate=2,
     positions=640,
     learning_rate=5e-5,
     gate_rate=0.01,
-    distill=20.0,
-    evaluate_every=600,
+    distill=2.0,
+    evaluate_every=500,
 )
 PROMPTS, SEED = 1_000, 1
 """For the table; drawn by another seed than those that are trained on."""

@@ -1,6 +1,7 @@
 """Train a pair from nothing: a small dense model that does the four tasks, its sparse twin, and a control.
 
     python pair/train.py [--seed 0] [--out pairs/seed-0] [--embed]
+    python pair/train.py --embedded
 
 The dense model is a GPT-2 of 6 layers x 8 heads. Its first steps are mostly on echoes, from which it learns to look
 back; then come all kinds of text. The sparse twin is what `wirescope sparsify` makes of it. The control is the dense
@@ -8,7 +9,8 @@ model trained on for as many steps, on text of the same kinds and with the same 
 does otherwise than the dense one is due to more training, not to sparsity. Weights are kept in float16.
 
 What is there already is not made again. At the end, a table says how well all three do. It takes one thread, so that
-several seeds can be trained beside each other. ``--embed`` puts the dense model and its twin into the package.
+several seeds can be trained beside each other. ``--embed`` puts the dense model and its twin into the package;
+``--embedded`` takes those two from there, and trains their control alone.
 """
 
 import argparse
@@ -63,14 +65,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--embed", action="store_true")
+    parser.add_argument("--embed", action="store_true", help="put the pair into the package")
+    parser.add_argument("--embedded", action="store_true", help="take the pair from the package")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    out = options.out or Path("pairs") / f"seed-{options.seed}"
+    out = options.out or Path("pairs") / ("embedded" if options.embedded else f"seed-{options.seed}")
     out.mkdir(parents=True, exist_ok=True)
     disable_progress_bar()
     texts = write_texts(out / "text", options.seed)
     dense, sparse, control = (out / name for name in ("tiny", "tiny-sparse", "tiny-control"))
+    if options.embedded:
+        for folder in (dense, sparse):
+            copy(EMBEDDED / folder.name, folder, base=str(dense))
     if not dense.exists():
         save(train_dense(options.seed), dense)
     if not sparse.exists():
@@ -190,13 +196,17 @@ def halve(folder: Path) -> None:
 def embed(*folders: Path) -> None:
     """Put models where the package has its own, each under its name; a twin's original is then the package's."""
     for folder in folders:
-        target = EMBEDDED / folder.name
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(folder, target)
-        config = json.loads((target / "config.json").read_text())
-        if "base_model" in config:
-            config["base_model"] = Path(config["base_model"]).name
-        (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        copy(folder, EMBEDDED / folder.name, base=folders[0].name)
+
+
+def copy(folder: Path, target: Path, *, base: str) -> None:
+    """Put a model somewhere else; if it is a twin, its dense model is then `base`."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    if "base_model" in config:
+        config["base_model"] = base
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def report(*folders: Path, seed: int) -> None:
