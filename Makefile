@@ -6,7 +6,7 @@ MINUTES := 10
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # An editable install links files one by one: a file that is new, or gone, calls for another install.
-SOURCES := pyproject.toml constraints.txt $(shell find extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
+SOURCES := pyproject.toml constraints.txt $(shell find errors extract graphs queries viz data cli -name __pycache__ -prune -o -type d -print)
 
 .PHONY: help demo test lint bench scale fuzz pair seeds twins clean
 

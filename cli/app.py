@@ -166,7 +166,8 @@ def import_(
     --layers 12 --heads 12
     """
     from ..data import import_circuit
-    from ..graphs import InputError, Shape
+    from ..errors import InputError
+    from ..graphs import Shape
 
     if (layers is None) != (heads is None) or (parallel and layers is None):
         raise InputError("The shape of a model is its --layers and its --heads: give both.")
@@ -279,7 +280,7 @@ def top(
     Example: wirescope top -s circuits -r gpt2-small-ioi -k 20
     """
     from ..data import LEVELS
-    from ..graphs import one_of
+    from ..errors import one_of
     from ..queries import to_list, units
 
     catalog, connection = open_store(store)
@@ -345,7 +346,8 @@ def stats(
 
     Example: wirescope stats -s circuits --runs sparse-ioi dense-ioi -k 200
     """
-    from ..graphs import one_of, side_by_side
+    from ..errors import one_of
+    from ..graphs import side_by_side
     from ..queries import Choice, choose_each, heads_side_by_side
 
     catalog, connection = open_store(store)
@@ -409,7 +411,7 @@ def export(
     -o ioi.graphml
     """
     from ..data import width_of
-    from ..graphs import one_of
+    from ..errors import one_of
     from ..queries import Choice, choose
 
     to = _format_of(out) if to is None else one_of("format", to, EXPORTS)
@@ -490,7 +492,7 @@ def tasks(
     Example: wirescope tasks ioi --model gpt2 --limit 5
     """
     from ..data import TASKS, check_task, example, make_task, pair_lines
-    from ..graphs import InputError
+    from ..errors import InputError
 
     if task is None:
         import pyarrow as pa
@@ -532,7 +534,7 @@ def models(form: Form = None, out: Out = None, wide: Wide = False) -> None:
 
 def _format_of(out: Path) -> str:
     """What a file is exported as by its ending."""
-    from ..graphs import InputError
+    from ..errors import InputError
 
     ending = "".join(out.suffixes[-2:] if out.suffix == ".gz" else [out.suffix]).lower()
     if ending == ".json":

@@ -28,7 +28,7 @@ from ..data import (
     read_catalog,
     task_title,
 )
-from ..graphs import InputError
+from ..errors import InputError
 from ..queries import Choice, View, answer, open_store, performances, whole_units
 from ..viz import (
     Look,

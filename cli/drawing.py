@@ -80,7 +80,8 @@ def curve(
     --label tiny=Dense --label tiny-sparse=Sparse
     """
     from ..data import LEVELS
-    from ..graphs import RANKINGS, one_of
+    from ..errors import one_of
+    from ..graphs import RANKINGS
     from ..queries import View
     from ..viz import CURVE_ENDINGS, check_ending, curve_figure, save_curves
 
@@ -159,7 +160,7 @@ def diagram(
     --prompt 0 -k 12 --head-numbers -o prompt.svg
     """
     from .. import viz
-    from ..graphs import one_of
+    from ..errors import one_of
     from ..queries import Choice
 
     viz.check_ending(out, viz.DIAGRAM_ENDINGS)

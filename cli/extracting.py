@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import typer
 
+from ..errors import ExtractionError
 from .output import emit, needing_torch, say
 from .progress import Bar
 from .stopping import saying
@@ -114,8 +115,6 @@ def _size(size: float) -> str:
 @contextmanager
 def stopping(store: Path) -> Iterator[None]:
     """Around an extraction: say what is left of it when it is stopped or fails."""
-    from ..extract import ExtractionError
-
     try:
         with saying(f"Stopped. What is finished stays in '{store}'; the same command goes on from there."):
             yield

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..errors import InputError, WirescopeError
 from .stopping import farewell, ignore_signals, stop_on_signals
 
 STOPPED = 130
@@ -49,9 +50,7 @@ def _run(arguments: Sequence[str]) -> None:
         rich_format_error(error)  # type: ignore[arg-type]  # all that typer raises is one of these
         status = error.exit_code
     except Exception as error:
-        from ..graphs import InputError, StoreError  # not above: it would slow down every --help
-
-        if not isinstance(error, InputError | StoreError):
+        if not isinstance(error, WirescopeError):
             raise
         say(f"wirescope: {error}")
         status = 2 if isinstance(error, InputError) else 1
@@ -67,8 +66,6 @@ def _check_utf8(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
-            from ..graphs import InputError  # not above: it would slow down every --help
-
             text = os.fsencode(argument).decode(errors="backslashreplace")
             raise InputError(
                 f"The argument '{text}' is not UTF-8: write it so, or rename the file."

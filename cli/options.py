@@ -46,7 +46,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write to this fil
 def _known_format(form: str | None) -> str | None:
     if form is None:
         return None
-    from ..graphs import one_of
+    from ..errors import one_of
 
     return one_of("format", form, FORMATS)
 
@@ -81,7 +81,7 @@ def open_engine(
     """A connection to a store by one of the engines."""
     from .. import queries
     from ..data import read_catalog
-    from ..graphs import InputError, one_of
+    from ..errors import InputError, one_of
 
     connection: Connection
     if one_of("engine", engine, ("duckdb", "spark")) == "duckdb":
@@ -99,7 +99,7 @@ def open_engine(
 
 
 def _say_what_is_left_out(catalog: "Catalog") -> None:
-    from ..graphs import StoreError
+    from ..errors import StoreError
 
     for message in catalog.broken.values():
         say(f"wirescope: left out: {message}")
@@ -111,7 +111,7 @@ def _say_what_is_left_out(catalog: "Catalog") -> None:
 
 def named(given: list[str]) -> dict[str, str]:
     """``["run=a", "k=5"]`` as ``{"run": "a", "k": "5"}``."""
-    from ..graphs import InputError
+    from ..errors import InputError
 
     values: dict[str, str] = {}
     for item in given:

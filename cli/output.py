@@ -40,7 +40,7 @@ def emit(
     very long table is cut, and so is a wide one unless `wide` says otherwise: the columns that are named `first`, and
     then those on the left, are shown before others.
     """
-    from ..graphs import InputError
+    from ..errors import InputError
 
     form = form or (out.suffix[1:] if out and out.suffix[1:] in FORMATS else "table")
     on_screen = out is None and sys.stdout is not None and sys.stdout.isatty()
@@ -70,7 +70,7 @@ def encoded(rows: "pa.Table", form: str, *, about: dict[str, Any] | None = None)
 def put(content: bytes, out: Path | None) -> None:
     """Write bytes to a file, whole or not at all, or to standard output."""
     from ..data import disk_errors, replacing
-    from ..graphs import StoreError
+    from ..errors import StoreError
 
     if out is not None:
         with replacing(out) as file:
@@ -119,7 +119,7 @@ def needing_torch(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        from ..graphs import InputError
+        from ..errors import InputError
 
         extras = {"torch": "extract", "transformers": "extract", "accelerate": "sparsify"}
         if error.name not in extras:

@@ -195,7 +195,7 @@ def extract(
     Example: wirescope extract --model allenai/OLMo-7B-hf --task ioi
     --store circuits --dtype bfloat16 --plan --memory 80GB
     """
-    from ..graphs import InputError
+    from ..errors import InputError
     from .extracting import run_extract, run_plan
 
     numbers: tuple[int, ...] | str | None = sizes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..graphs import InputError
+from ..errors import ExtractionError, InputError
 from .output import encoded, needing_torch, put, say
 from .progress import Bar
 from .stopping import saying
@@ -25,7 +25,6 @@ _LEARNT = 0.1
 def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
     """Train, and say what came of it."""
     with needing_torch("Sparse post-training"):
-        from ..extract import ExtractionError
         from ..extract.recipe import Recipe
         from ..extract.sparsify import sparsify
         from ..extract.training import PROGRESS

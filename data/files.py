@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 
 _NOT_ALLOWED = (
     errno.EACCES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graphs import StoreError
+from ..errors import StoreError
 from .run import Curves, Run
 
 _NAME = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{8}))?\.parquet")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..graphs import InputError
+from ..errors import InputError
 from .files import read_bounded
 from .prompts import IDS, TEXT, Answer, Pair, Prompt, TextPair, begun, refuse, shown
 

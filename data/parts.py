@@ -22,7 +22,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 from .files import disk_errors, make_folder, replacing
 from .layout import Piece
 from .run import Part

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..graphs import InputError
+from ..errors import InputError
 from .schema import TABLES
 
 TEXT = ("clean", "corrupted", "correct", "wrong")

@@ -6,7 +6,7 @@ compared of a model is then the one with the smaller circuit.
 
 from dataclasses import dataclass
 
-from ..graphs import one_of
+from ..errors import one_of
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from ..graphs import Circuit, InputError, Inputs, Shape, Wiring, one_of, spelled
+from ..errors import InputError, one_of
+from ..graphs import Circuit, Inputs, Shape, Wiring, spelled
 from ..graphs.rankings import Scores
 from ..graphs.wiring import Mask
 from .run import MEMBERSHIP, METRICS, SIGN, Run

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graphs import CONVENTIONS, InputError, Inputs, Renamed, Shape, renamed
+from ..errors import InputError
+from ..graphs import CONVENTIONS, Inputs, Renamed, Shape, renamed
 from .files import read_bounded
 from .published import PublishedCircuit, brief, check_score, is_count, mib_circuit, scored_how, wiring_of
 from .run import MEMBERSHIP

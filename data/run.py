@@ -12,7 +12,8 @@ from typing import Any, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graphs import RANKINGS, Inputs, Shape, StoreError, Wiring
+from ..errors import StoreError
+from ..graphs import RANKINGS, Inputs, Shape, Wiring
 from .schema import SCHEMA_VERSION
 
 SIGN = "metric(ablated) - metric(clean)"

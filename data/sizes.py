@@ -2,7 +2,7 @@
 
 import re
 
-from ..graphs import InputError
+from ..errors import InputError
 
 
 def parse_bytes(text: str) -> int:

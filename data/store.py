@@ -31,7 +31,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..graphs import InputError, StoreError, Wiring, did_you_mean
+from ..errors import InputError, StoreError, did_you_mean
+from ..graphs import Wiring
 from .files import disk_errors, is_temporary, make_folder, replacing, resolved
 from .layout import PART, Piece, check_rows, part_name, pieces, pieces_of_curves, tag_of
 from .parts import Memory, inspect, troubles, write_part

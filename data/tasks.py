@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import perm
 
-from ..graphs import InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 from . import words
 from .prompts import Encode, Prompt, TextPair, Vocabulary, encode_pairs
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..graphs import InputError
+from ..errors import InputError
 from .files import read_bounded_text
 from .prompts import Encode, Prompt
 

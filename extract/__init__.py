@@ -4,7 +4,6 @@ from ..data import METRICS
 from .convert import convert
 from .difference import write_difference
 from .extraction import Outcome, extract, extract_each
-from .memory import ExtractionError
 from .models import DTYPES, FAMILIES, Model, find_device, load_model, load_vocabulary
 from .plan import TERMS, Plan
 from .planning import Planned, plan_each, plan_extraction
@@ -19,7 +18,6 @@ __all__ = [
     "METRICS",
     "RANKINGS",
     "TERMS",
-    "ExtractionError",
     "Listener",
     "Model",
     "Outcome",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..data import Pair, Prompt, Vocabulary, check_task, encode_pairs, make_task, scan_pairs
-from ..graphs import InputError
+from ..errors import InputError
 from .metrics import contexts_of
 from .models import load_vocabulary
 from .settings import Settings

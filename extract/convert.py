@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig
 
-from ..graphs import InputError
+from ..errors import InputError
 from .difference import apply_difference
 from .llama2c import convert_llama2c
 from .quantised import convert_gguf

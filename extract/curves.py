@@ -21,14 +21,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..data import LEVELS, Curves
-from ..graphs import RANKINGS, InputError, Shape, Wiring, ranking
+from ..errors import ExtractionError, InputError
+from ..graphs import RANKINGS, Shape, Wiring, ranking
 from ..graphs.wiring import Ids
 from .ablated import Ablated, ablate
 from .attribution import to_array
 from .circuits import AttentionCircuits, Circuits, HeadCircuits, Row
 from .edge_circuits import EdgeCircuits
 from .job import PROMPTS_AT_A_TIME, Job, units
-from .memory import ExtractionError, Room
+from .memory import Room
 from .models import is_accelerator
 from .settings import MIB, Settings
 from .taps import Taps

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from ..data import new_folder, replacing
-from ..graphs import InputError
+from ..errors import InputError
 from .models import load_untapped, quiet_unless_terminal, saving
 
 _LEVELS = 7

@@ -32,12 +32,13 @@ from ..data import (
     trailing_spaces,
     write_run,
 )
-from ..graphs import InputError, Inputs, Wiring, one_of
+from ..errors import ExtractionError, InputError, one_of
+from ..graphs import Inputs, Wiring
 from .asked import Asked, ask
 from .attribution import INTEGRATION_RULE
 from .curves import add_curves, ask_curves, measure
 from .job import Job, shard_size, shards_of
-from .memory import ExtractionError, no_room, out_of_memory
+from .memory import no_room, out_of_memory
 from .models import DTYPES, Model, find_device, load_model
 from .placement import find_devices
 from .planning import with_room

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ..data import new_folder
-from ..graphs import InputError
+from ..errors import InputError
 from .models import quiet_unless_terminal, saving
 
 _HEADER = struct.Struct("<7i")

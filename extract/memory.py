@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 
+from ..errors import ExtractionError
 from .settings import Listener
 
 _TRY = (
@@ -15,10 +16,6 @@ _TRY = (
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-class ExtractionError(RuntimeError):
-    """An extraction failed for a reason that the user can do something about; the message says what."""
 
 
 class Room:

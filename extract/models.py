@@ -19,7 +19,8 @@ from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.utils.logging import disable_progress_bar
 
 from ..data import PAIR, Vocabulary
-from ..graphs import InputError, Shape, StoreError, did_you_mean
+from ..errors import InputError, StoreError, did_you_mean
+from ..graphs import Shape
 from . import gpt2, llama, neox, olmo
 from .attention import NAME
 from .knowledge import known_words

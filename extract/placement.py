@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..graphs import InputError
+from ..errors import InputError
 from .parts import Parts
 
 AUTO = "auto"

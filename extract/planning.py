@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..data import Prompt
-from ..graphs import InputError, one_of
+from ..errors import InputError, one_of
 from .asked import ask
 from .job import at_a_time
 from .models import DTYPES, Model, find_device, is_accelerator, load_sketch

@@ -36,7 +36,8 @@ from ..data import (
     shape_of,
     wiring_of,
 )
-from ..graphs import SLOTS, Circuit, InputError, Inputs, Shape, Wiring, spelled
+from ..errors import InputError
+from ..graphs import SLOTS, Circuit, Inputs, Shape, Wiring, spelled
 from ..graphs.rankings import Scores
 from .models import reason_of
 from .saved import is_plain, load_saved

@@ -14,7 +14,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from ..data import new_folder
-from ..graphs import InputError
+from ..errors import InputError
 from .models import attempt, family_of, quiet_unless_terminal, saving
 
 _MAGIC = b"GGUF"

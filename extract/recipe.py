@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..graphs import InputError
+from ..errors import InputError
 
 _DECAY = 0.8
 """Share of the steps, the last ones, over which learning rates and slack go to zero."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graphs import InputError
+from ..errors import InputError
 
 
 def load_saved(file: Path | str, most: int | None = None) -> Any:

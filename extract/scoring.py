@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..data import prompt_table
+from ..errors import ExtractionError
 from .attribution import Attributor, Scores
 from .exact import Exact
 from .job import Job, at_a_time, bytes_on_disk
-from .memory import ExtractionError, Room
+from .memory import Room
 from .rows import score_tables
 from .settings import Settings
 

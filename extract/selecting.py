@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..data import Prompt
-from ..graphs import InputError
+from ..errors import InputError
 from .accuracy import judge
 from .attribution import Batch
 from .job import PROMPTS_AT_A_TIME

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from .. import graphs
 from ..data import LEVELS, METRICS, MOST_HALVINGS, PROTOCOLS, find_protocol
-from ..graphs import InputError, one_of
+from ..errors import InputError, one_of
 
 METHODS = ("eap-ig", "eap", "exact")
 ABLATIONS = ("corrupt", "zero", "mean")

@@ -9,7 +9,8 @@ from math import isfinite
 from typing import Any
 
 from ..data import brief
-from ..graphs import InputError, Shape
+from ..errors import InputError
+from ..graphs import Shape
 
 _MOST = {
     "layers": 1_000,

@@ -43,10 +43,9 @@ from ..data import (
     settle_folder,
     task_documents,
 )
-from ..graphs import InputError, one_of
+from ..errors import ExtractionError, InputError, one_of
 from .accuracy import Accuracy, accuracy
 from .batches import Text
-from .memory import ExtractionError
 from .models import Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
 from .recipe import Recipe
 from .settings import Deaf, Listener

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..graphs import InputError
+from ..errors import InputError
 from .batches import Part
 from .gates import FirstBiases, Gates
 from .models import Loaded

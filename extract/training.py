@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..data import replacing
+from ..errors import ExtractionError
 from .batches import Batches, Text
 from .constraint import Constraint
-from .memory import ExtractionError
 from .models import Loaded, is_accelerator
 from .predictions import Compared
 from .recipe import Recipe

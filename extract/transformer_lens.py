@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..data import brief, new_folder
-from ..graphs import InputError
+from ..errors import InputError
 from .models import quiet_unless_terminal, reason_of, saving
 from .saved import is_plain, load_saved
 

@@ -91,7 +91,7 @@ def fuzz(target: str, options: list[str]) -> None:
 
     with atheris.instrument_imports(include=["wirescope", "json"]):
         read, seeds = TARGETS[target]()
-    from wirescope.graphs import InputError, StoreError
+    from wirescope.errors import InputError, StoreError
 
     os.environ["XDG_CACHE_HOME"] = str(new_folder())  # what is read here is not worth remembering
     corpus = FOUND / target
@@ -293,7 +293,8 @@ class Door:
 
     def __init__(self) -> None:
         from wirescope.data import write_run
-        from wirescope.graphs import InputError, StoreError, Wiring
+        from wirescope.errors import InputError, StoreError
+        from wirescope.graphs import Wiring
 
         self.refusals = (InputError, StoreError)
         self.world = new_folder()

@@ -26,7 +26,6 @@ from .compare import (
     weighted_jaccard,
 )
 from .convert import from_igraph, from_networkx, to_igraph, to_networkx
-from .errors import InputError, StoreError, did_you_mean, one_of
 from .measures import (
     Communities,
     Cut,
@@ -57,14 +56,12 @@ __all__ = [
     "Circuit",
     "Communities",
     "Cut",
-    "InputError",
     "Inputs",
     "Null",
     "Path",
     "Renamed",
     "Shape",
     "Stage",
-    "StoreError",
     "Wiring",
     "against_null",
     "at_least",
@@ -76,7 +73,6 @@ __all__ = [
     "cytoscape",
     "density",
     "depth",
-    "did_you_mean",
     "from_igraph",
     "from_networkx",
     "gexf",
@@ -93,7 +89,6 @@ __all__ = [
     "node_link",
     "node_profile",
     "on_a_path",
-    "one_of",
     "path_count",
     "rank_biased_overlap",
     "ranking",

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InputError
+from ..errors import InputError
 from .rankings import Scores, ranking, strengths
 from .wiring import SLOTS, Ids, Mask, Wiring
 

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from ..errors import InputError
 from .circuit import Circuit
-from .errors import InputError
 from .measures import igraph_seed, summary
 from .wiring import Ids, Stage
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
+from ..errors import InputError
 from .circuit import Circuit
-from .errors import InputError
 from .wiring import KINDS, SLOTS, Shape, Wiring
 
 if TYPE_CHECKING:

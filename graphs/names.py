@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from .errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)

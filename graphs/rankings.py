@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import one_of
+from ..errors import one_of
 from .wiring import Ids
 
 Scores = NDArray[np.float32]

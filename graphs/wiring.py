@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 
 Ids = NDArray[np.int32]
 Mask = NDArray[np.bool_]

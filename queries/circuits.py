@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from .. import graphs
 from ..data import Catalog, Run
-from ..graphs import RANKINGS, Circuit, InputError, StoreError, one_of
+from ..errors import InputError, StoreError, one_of
+from ..graphs import RANKINGS, Circuit
 from ..graphs.rankings import Scores
 from .engine import Connection
 from .questions import CROSSINGS, ask, check_effect

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..data import MAIN_TASKS, Catalog, Performance, Run, find_protocol
-from ..graphs import InputError, did_you_mean, one_of
+from ..errors import InputError, did_you_mean, one_of
 from .engine import Connection
 from .performing import curve_doubts, performances
 from .protocols import crossings_under, runs_of, stems_of

@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, parse_bytes, schema_of
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 from .files import check_there, part_name
 from .limits import LimitError, check_timeout, stoppable
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from .. import graphs
 from ..data import Run, task_title
-from ..graphs import RANKINGS, InputError
+from ..errors import InputError
+from ..graphs import RANKINGS
 from ..graphs.rankings import Scores
 from ..graphs.wiring import Ids
 from .circuits import edge_scores

@@ -14,7 +14,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from ..data import Catalog
-from ..graphs import StoreError
+from ..errors import StoreError
 
 _SCHEME = "store"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import TypeVar
 
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 
 Answer = TypeVar("Answer")
 

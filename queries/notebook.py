@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from ..data import LEVELS, TABLES, Catalog, read_catalog
-from ..graphs import Circuit, one_of, side_by_side
+from ..errors import one_of
+from ..graphs import Circuit, side_by_side
 from .circuits import Choice, choose, choose_each, to_list, units
 from .comparing import View
 from .engine import DuckDB, limited

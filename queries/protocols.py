@@ -8,7 +8,7 @@ first ablation of the protocol.
 from collections.abc import Mapping, Sequence
 
 from ..data import Catalog, Protocol, Run, find_protocol
-from ..graphs import InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 from .engine import Connection, remembered
 from .questions import ask
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..data import TABLES
-from ..graphs import InputError, did_you_mean, one_of
+from ..errors import InputError, did_you_mean, one_of
 from .engine import Connection, Engine, engine_of, remembered
 from .settings import THRESHOLD, set_thresholds
 from .texts import QUESTIONS, VIEWS, text

@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from ..data import TABLES, Catalog, Run, check_path, parse_bytes, read_catalog
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 from .engine import Connection, Engine, engine_of, forget, quoted
 from .files import Parts
 from .settings import THRESHOLD, set_chosen, set_held_out, set_thresholds

@@ -26,7 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from ..data import TABLES, Catalog, check_path, read_catalog, schema_of
-from ..graphs import InputError
+from ..errors import InputError
 from .engine import DuckDB, check_names, columns_of, no_rows, only_select, plain_columns, quoted
 from .files import check_there
 from .limits import stoppable

@@ -5,7 +5,7 @@ A text names tables only, so any engine that has them as views can run it.
 
 from importlib import resources
 
-from ..graphs import InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 
 VIEWS = (
     "ranking_prompts",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..graphs import InputError
+from ..errors import InputError
 from ..queries import printable
 from . import style
 from .scene import Line, Mark, Point, Scene, Words

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data import replacing, task_title
-from ..graphs import RANKINGS, InputError, one_of
+from ..errors import InputError, one_of
+from ..graphs import RANKINGS
 from ..queries import (
     Comparison,
     Curve,

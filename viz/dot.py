@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import graphviz
 
 from ..data import cache_folder, replacing
-from ..graphs import InputError, StoreError
+from ..errors import InputError, StoreError
 from ..queries import printable
 from . import style
 from .curves import check_ending

@@ -8,7 +8,8 @@ import numpy as np
 from duckdb import DuckDBPyConnection
 
 from ..data import LEVELS, Catalog, Run, task_title
-from ..graphs import Circuit, InputError, Inputs, one_of
+from ..errors import InputError, one_of
+from ..graphs import Circuit, Inputs
 from ..queries import (
     Choice,
     View,

@@ -5,7 +5,7 @@ Diagrams are laid out as scenes; `dot` and `tikz` write them down. So what is dr
 
 from dataclasses import dataclass
 
-from ..graphs import InputError
+from ..errors import InputError
 from . import style
 
 

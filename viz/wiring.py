@@ -18,7 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..graphs import KINDS, SLOTS, Circuit, InputError, Wiring
+from ..errors import InputError
+from ..graphs import KINDS, SLOTS, Circuit, Wiring
 from ..graphs.wiring import Ids
 from . import style
 from .routing import Router, clearance

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from wirescope.data import read_bounded
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 
 MOST = 1 << 20
 

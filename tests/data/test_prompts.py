@@ -28,7 +28,7 @@ from wirescope.data import (
     read_pairs,
     trailing_spaces,
 )
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 
 TEXT = {"clean": "a b", "corrupted": "a c", "correct": [" b", " d"], "wrong": [" c"]}
 IDS = {"clean_ids": [1, 2], "corrupted_ids": [1, 3], "correct_ids": [2, 4], "wrong_ids": [3]}

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from wirescope.data import SCHEMA_VERSION, Run, find_protocol
-from wirescope.graphs import InputError, Shape, StoreError
+from wirescope.errors import InputError, StoreError
+from wirescope.graphs import Shape
 
 RUN = Run(
     run="gpt2-ioi-zero",

@@ -17,7 +17,8 @@ from wirescope.data import (
     read_circuit,
     reading,
 )
-from wirescope.graphs import InputError, Inputs, Shape, Wiring, top_k
+from wirescope.errors import InputError
+from wirescope.graphs import Inputs, Shape, Wiring, top_k
 
 
 @pytest.fixture(scope="module")

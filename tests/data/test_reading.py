@@ -18,16 +18,8 @@ from wirescope.data import (
     read_catalog,
     read_circuit,
 )
-from wirescope.graphs import (
-    InputError,
-    Inputs,
-    Shape,
-    Wiring,
-    cytoscape,
-    node_link,
-    spelled,
-    top_k,
-)
+from wirescope.errors import InputError
+from wirescope.graphs import Inputs, Shape, Wiring, cytoscape, node_link, spelled, top_k
 
 AUTO_CIRCUIT = json.loads((Path(__file__).parent / "auto-circuit.json").read_text())
 SHAPES = {

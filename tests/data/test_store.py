@@ -26,7 +26,8 @@ from wirescope.data import (
     write_run,
 )
 from wirescope.data.parts import cache_folder  # before a fixture puts another in its place
-from wirescope.graphs import InputError, Shape, StoreError, Wiring
+from wirescope.errors import InputError, StoreError
+from wirescope.graphs import Shape, Wiring
 from wirescope.queries import open_store, select
 
 TINY = Shape(1, 1)

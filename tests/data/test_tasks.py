@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wirescope.data import MAIN_TASKS, TASKS, Vocabulary, example, make_task, pair_lines, read_pairs, tasks
 from wirescope.data import words as lists
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 
 WORD = re.compile(r"\d\d|\w+|[^\w\s]")
 FIVE = ("Mary", "John", "Anna", "Paul", "Tom")

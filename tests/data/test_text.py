@@ -2,7 +2,7 @@
 
 import pytest
 from wirescope.data import Prompt, read_documents, task_documents
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 
 
 def encode(text: str) -> list[int]:

@@ -11,6 +11,7 @@ from slow import Change, Kept, ablated, mean_of, wiring_of
 from test_circuits import measured
 from test_oracles import close, scorer
 from wirescope.data import Prompt, read_catalog
+from wirescope.errors import InputError
 from wirescope.extract import Settings, extract
 from wirescope.extract.attribution import Batch, to_array
 from wirescope.extract.job import Job
@@ -18,7 +19,7 @@ from wirescope.extract.metrics import contexts_of
 from wirescope.extract.settings import Deaf
 from wirescope.extract.taps import Tape
 from wirescope.extract.workers import Workers
-from wirescope.graphs import InputError, on_a_path
+from wirescope.graphs import on_a_path
 from wirescope.queries import open_store, select
 
 FAMILIES = ("gpt2", "gpt2-gated", "llama", "neox")

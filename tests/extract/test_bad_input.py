@@ -28,9 +28,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from wirescope.data import read_catalog
+from wirescope.errors import InputError
 from wirescope.extract import FAMILIES, load_vocabulary
 from wirescope.extract import extract as score
-from wirescope.graphs import InputError
 
 WORDS = ["<unk>", "When", "Mary", "John", "Anna", "Paul", "Tom", "and", "gave", "a", "drink", "to"]
 TOKENS, CONTEXT = 20, 16

@@ -9,9 +9,9 @@ import pytest
 from conftest import CONFIGS, new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wirescope.errors import InputError
 from wirescope.extract import FAMILIES, Settings, load_model, load_vocabulary, plan_extraction
 from wirescope.extract.models import find_device
-from wirescope.graphs import InputError
 
 IDS = {"clean_ids": [1, 2, 3], "corrupted_ids": [1, 4, 5], "correct_ids": [2], "wrong_ids": [3]}
 ODD = [

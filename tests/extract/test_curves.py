@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from slow import wiring_of
 from wirescope.data import Curves, check_store, encode_pairs, read_catalog, read_pairs
-from wirescope.extract import ExtractionError, Settings, extract, find_device, load_model
+from wirescope.errors import ExtractionError, InputError
+from wirescope.extract import Settings, extract, find_device, load_model
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attribution import Attributor, Batch, to_array
 from wirescope.extract.circuits import Row
 from wirescope.extract.curves import ask_curves, default_sizes
 from wirescope.extract.edge_circuits import EdgeCircuits
-from wirescope.graphs import InputError, Shape, Wiring, ranking
+from wirescope.graphs import Shape, Wiring, ranking
 from wirescope.queries import Choice, View, ask, curves_command, open_store, select, units
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from wirescope.errors import InputError
 from wirescope.extract import convert, write_difference
-from wirescope.graphs import InputError
 
 BIASES = [[0.5, -1.0], [2.0, 0.0]]
 CONFIG = LlamaConfig(

@@ -16,12 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from wirescope.data import encode_pairs, read_catalog, read_pairs
-from wirescope.extract import ExtractionError, Settings, extract, extraction, find_device, load_model
+from wirescope.errors import ExtractionError, InputError
+from wirescope.extract import Settings, extract, extraction, find_device, load_model
 from wirescope.extract.attribution import Attributor
 from wirescope.extract.job import Job
 from wirescope.extract.taps import Tape
 from wirescope.extract.workers import Workers
-from wirescope.graphs import InputError, Wiring
+from wirescope.graphs import Wiring
 from wirescope.queries import open_store, select
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from wirescope.errors import InputError
 from wirescope.extract import convert
-from wirescope.graphs import InputError
 
 LAYERS, HEADS, KV_HEADS, D, D_MLP, CONTEXT = 2, 4, 2, 16, 24, 32
 D_HEAD = D // HEADS

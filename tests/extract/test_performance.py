@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from wirescope.data import PAIR, Performance, make_task, pair_lines, performance_of, read_catalog
+from wirescope.errors import InputError
 from wirescope.extract import Settings, extract, extraction, find_device, load_model, load_vocabulary
 from wirescope.extract import accuracy as judging
-from wirescope.graphs import InputError
 from wirescope.queries import ask, open_store, select, whole_units
 
 SIZES = ("--sizes", "10,100,3628", "--ranking", "task")

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch
 from transformers import AutoModelForCausalLM, GPT2Config
 from wirescope.data import Prompt
+from wirescope.errors import InputError
 from wirescope.extract import FAMILIES, Settings, attribution, exact, extract, find_device, placement
 from wirescope.extract.ablated import ablate
 from wirescope.extract.attention import NAME
@@ -33,7 +34,7 @@ from wirescope.extract.plan import make_plan
 from wirescope.extract.settings import Deaf
 from wirescope.extract.taps import Taps
 from wirescope.extract.workers import Workers
-from wirescope.graphs import InputError, on_a_path
+from wirescope.graphs import on_a_path
 
 FAKE = [torch.device("lazy", i) for i in range(2)]
 FAMILY_NAMES = ("gpt2", "llama-gated", "olmo", "neox")

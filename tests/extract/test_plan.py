@@ -8,6 +8,7 @@ import torch
 from conftest import SIZE
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from wirescope.data import Prompt, pair_lines, parse_bytes
+from wirescope.errors import InputError
 from wirescope.extract import (
     FAMILIES,
     Settings,
@@ -22,7 +23,7 @@ from wirescope.extract.edges import EdgeScorer
 from wirescope.extract.ledger import Ledger
 from wirescope.extract.models import load_sketch, prepared, sketch, tap_model
 from wirescope.extract.plan import make_plan
-from wirescope.graphs import InputError, Wiring
+from wirescope.graphs import Wiring
 
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0}
 WIDE = GPT2Config(vocab_size=100, n_layer=4, n_head=6, n_embd=192, n_positions=64, **TOKENS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from wirescope.data import PROTOCOLS, read_catalog
+from wirescope.errors import InputError
 from wirescope.extract import (
     Settings,
     extract,
@@ -20,7 +21,6 @@ from wirescope.extract import (
     settings_under,
 )
 from wirescope.extract.settings import Deaf
-from wirescope.graphs import InputError
 from wirescope.queries import View, curves_command, open_store, select
 
 SIZES = {"sizes": (5, 60)}

@@ -21,8 +21,9 @@ from wirescope.data import (
     parse_circuit,
     read_catalog,
 )
+from wirescope.errors import InputError
 from wirescope.extract import acdc_subgraph, mib_pt, read_pt
-from wirescope.graphs import InputError, Inputs, Shape, Wiring, spelled, top_k
+from wirescope.graphs import Inputs, Shape, Wiring, spelled, top_k
 
 AUTO_CIRCUIT = json.loads((Path(__file__).parents[1] / "data" / "auto-circuit.json").read_text())
 """What auto-circuit 1.0.1 itself calls the edges of a small model, by name and by module; see test_reading."""

@@ -20,7 +20,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from wirescope.cli import sparsifying
 from wirescope.data import make_task, read_catalog
-from wirescope.extract import ExtractionError, Settings, extract, find_device
+from wirescope.errors import ExtractionError, InputError
+from wirescope.extract import Settings, extract, find_device
 from wirescope.extract import constraint as constraint_module
 from wirescope.extract import gates as gates_module
 from wirescope.extract import sparsify as sparsify_module
@@ -33,7 +34,6 @@ from wirescope.extract.recipe import Recipe
 from wirescope.extract.sparsify import Report, sparsify
 from wirescope.extract.student import Student, states_of
 from wirescope.extract.training import Trainer
-from wirescope.graphs import InputError
 
 WORDS = ["<pad>", "<unk>", *(f"w{i}" for i in range(20))]
 QUICK = Recipe(

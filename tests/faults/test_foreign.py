@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from wirescope.data import EMBEDDED, check_store, import_circuit, read_catalog, repair_command, write_run
 from wirescope.data.run import Curves
-from wirescope.graphs import InputError, StoreError
+from wirescope.errors import InputError, StoreError
 
 PROGRAM = Path(sys.executable).parent / "wirescope"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from wirescope.data import read_catalog
+from wirescope.errors import InputError
 from wirescope.extract.models import load_model
-from wirescope.graphs import InputError
 
 TINY = Path(__file__).parents[1] / "extract" / "tiny-gpt2"
 

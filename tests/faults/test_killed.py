@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from wirescope.data import read_catalog
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.queries import open_store, select
 
 SCORES = 100 * 262

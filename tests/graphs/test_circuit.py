@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wirescope.errors import InputError
 from wirescope.graphs import (
-    InputError,
     Inputs,
     Shape,
     Wiring,

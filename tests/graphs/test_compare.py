@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wirescope.errors import InputError
 from wirescope.graphs import (
     Circuit,
-    InputError,
     Shape,
     Wiring,
     against_null,

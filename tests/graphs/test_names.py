@@ -1,7 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wirescope.graphs import CONVENTIONS, InputError, Inputs, Shape, Wiring, renamed, spelled
+from wirescope.errors import InputError
+from wirescope.graphs import CONVENTIONS, Inputs, Shape, Wiring, renamed, spelled
 
 TABLE = [
     ("input->a9.h3<q>", "Resid Start->A9.3.Q", "blocks.0.hook_resid_pre[:]->blocks.9.hook_q_input[:, :, 3]"),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wirescope.data import EMBEDDED
-from wirescope.graphs import KINDS, SLOTS, InputError, Inputs, Shape, Wiring
+from wirescope.errors import InputError
+from wirescope.graphs import KINDS, SLOTS, Inputs, Shape, Wiring
 
 COUNTS = [
     (Shape(12, 12), 32_491),

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from wirescope.data import Curves, Run, read_catalog, write_run
-from wirescope.graphs import InputError, Inputs, Shape, Wiring
+from wirescope.errors import InputError
+from wirescope.graphs import Inputs, Shape, Wiring
 from wirescope.queries import (
     Choice,
     View,

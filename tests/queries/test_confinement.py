@@ -16,7 +16,7 @@ import duckdb
 import pytest
 import wirescope.queries as q
 from wirescope.data import read_catalog
-from wirescope.graphs import InputError, StoreError
+from wirescope.errors import InputError, StoreError
 from wirescope.queries import answer, limited, open_catalog, open_store, select
 
 RUNAWAY = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) as m from t"

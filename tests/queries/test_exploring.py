@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from wirescope.data import TABLES, Curves, Run, read_catalog, write_run
-from wirescope.graphs import InputError, Shape, Wiring, ranking
+from wirescope.errors import InputError
+from wirescope.graphs import Shape, Wiring, ranking
 from wirescope.queries import explore, open_store, select
 
 TINY = Shape(layers=1, heads=2)

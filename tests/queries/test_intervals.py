@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from wirescope.data import Curves, Run, write_run
-from wirescope.graphs import InputError, Shape, Wiring
+from wirescope.errors import InputError
+from wirescope.graphs import Shape, Wiring
 from wirescope.queries import ask, open_store, select
 
 SHAPE = Shape(1, 1)

@@ -6,7 +6,7 @@ import pytest
 import wirescope.queries as q
 from IPython.core.formatters import DisplayFormatter
 from wirescope.data import TABLES
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.queries import VIEWS, Choice, ask, choose
 
 PAIR = ("sparse-ioi", "dense-ioi")

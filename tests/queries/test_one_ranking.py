@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from wirescope.data import Curves, read_catalog
-from wirescope.graphs import InputError, Wiring, ranking, top_k
+from wirescope.errors import InputError
+from wirescope.graphs import Wiring, ranking, top_k
 from wirescope.queries import Choice, ask, choose, explore, open_store, ranked_by, select, units
 
 K = 9

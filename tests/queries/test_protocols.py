@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from wirescope.data import PROTOCOLS, Run, read_catalog, write_run
-from wirescope.graphs import InputError, Shape, Wiring
+from wirescope.errors import InputError
+from wirescope.graphs import Shape, Wiring
 from wirescope.queries import View, ask, compare, open_store, pair_up, select, whole_units
 from wirescope.queries import open as open_notebook
 from wirescope.viz import curve_figure

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from wirescope.data import TABLES, Run, write_run
-from wirescope.graphs import InputError, Shape, Wiring, auroc
+from wirescope.errors import InputError
+from wirescope.graphs import Shape, Wiring, auroc
 from wirescope.queries import QUESTIONS, VIEWS, answer, ask, engine, open_store, parameters, select, text
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from wirescope.data import read_catalog
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.queries import QUESTIONS, VIEWS, Choice, answer, ask, choose, open_spark, open_store, select
 
 IOI = "gpt2-small-ioi"

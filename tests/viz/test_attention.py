@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.viz import TokenPanel, draw_attention, to_dot, to_tikz
 
 TOKENS = ("When", " Mary", " and", " John", ",", " John", " gave", " to")

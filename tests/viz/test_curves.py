@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from pypdf import PdfReader
 from wirescope.data import read_catalog
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.queries import Comparison, Multiplier, View, compare, open_store, pair_up
 from wirescope.viz import curves_caption, draw_curves, save_curves, style
 

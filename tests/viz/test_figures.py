@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from wirescope.data import read_catalog, write_run
-from wirescope.graphs import InputError
+from wirescope.errors import InputError
 from wirescope.queries import Choice, ask, choose, open_store, select
 from wirescope.viz import Look, curve_figure, diagram, explorer, style
 

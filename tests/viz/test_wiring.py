@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pypdf import PdfReader
-from wirescope.graphs import InputError, Inputs, Shape, StoreError, Wiring, top_k
+from wirescope.errors import InputError, StoreError
+from wirescope.graphs import Inputs, Shape, Wiring, top_k
 from wirescope.viz import Look, Panel, draw_wiring, save_diagram, to_dot, to_tikz
 from wirescope.viz.dot import render
 from wirescope.viz.scene import Scene

@@ -1,10 +1,17 @@
-"""What can go wrong for the user: two exceptions, and the hint that goes with a mistyped name."""
+"""Errors: what can go wrong for the user, each a sentence that says what to change.
+
+All of them are a `WirescopeError`. Messages name parameters; the command line turns them into its options.
+"""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
-class InputError(ValueError):
+class WirescopeError(Exception):
+    """The base of all errors that Wirescope raises on purpose."""
+
+
+class InputError(WirescopeError, ValueError):
     """The call cannot be carried out as it was made; the message says what to change.
 
     The message is one sentence for the user: what was wrong, with which value, and what to do. The
@@ -12,8 +19,12 @@ class InputError(ValueError):
     """
 
 
-class StoreError(RuntimeError):
+class StoreError(WirescopeError, RuntimeError):
     """Something on the disk is not as it should be; the message names the file. Exit status 1."""
+
+
+class ExtractionError(WirescopeError, RuntimeError):
+    """An extraction failed for a reason that the user can do something about. Exit status 1."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
