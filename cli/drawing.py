@@ -23,6 +23,13 @@ from .options import (
 from .output import put, say
 
 Figure = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        help="published or contrast: the runs made under it, named as they are or without their ablation; of each "
+        "model the one with the smaller circuit."
+    ),
+]
 
 
 def curve(
@@ -33,13 +40,7 @@ def curve(
         typer.Option("--runs", help="SPARSE DENSE, once a panel; by default all pairs of the store."),
     ] = None,
     level: Level = "edge",
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="published or contrast: the runs made under it, named as they are or without their ablation; of each "
-            "model the one with the smaller circuit."
-        ),
-    ] = None,
+    protocol: Protocol = None,
     ranking: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +118,7 @@ def diagram(
         list[str], typer.Option("--runs", help="Side by side: --runs SPARSE DENSE, or any number.")
     ],
     out: Figure,
+    protocol: Protocol = None,
     k: K = None,
     mass: Mass = None,
     threshold: Threshold = None,
@@ -185,7 +187,14 @@ def diagram(
     )
     catalog, connection = open_store(store)
     scene = viz.diagram(
-        connection, catalog, runs, choice=choice, level=level, look=look, labels=named(label or [])
+        connection,
+        catalog,
+        runs,
+        choice=choice,
+        level=level,
+        protocol=protocol,
+        look=look,
+        labels=named(label or []),
     )
     viz.save_diagram(scene, out)
     _caption(scene.caption, out)
@@ -198,7 +207,9 @@ def explore(
         list[str] | None,
         typer.Option("--runs", help="SPARSE DENSE, once a task; by default all pairs of the store."),
     ] = None,
+    protocol: Protocol = None,
     prompts: Annotated[int, typer.Option(min=0, help="So many prompts a task to look at one by one.")] = 8,
+    crossing: Crossing = "sustained",
     label: Label = None,
 ) -> None:
     """Write circuits as an interactive page: one file, no network.
@@ -213,7 +224,15 @@ def explore(
 
     viz.check_ending(out, ("html",))
     catalog, connection = open_store(store)
-    page = viz.explorer(connection, catalog, runs or (), labels=named(label or []), prompts=prompts)
+    page = viz.explorer(
+        connection,
+        catalog,
+        runs or (),
+        labels=named(label or []),
+        prompts=prompts,
+        protocol=protocol,
+        crossing=crossing,
+    )
     put(page.encode(), out)
     say(f"'{out}': {len(page) / 1e6:.1f} MB; open it in a browser.")
 

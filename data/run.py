@@ -277,6 +277,8 @@ class Run:
         words += ["--first-token"] if self.first_token else []
         words += ["--only-correct"] if self.only_correct else []
         words += ["--protocol", self.protocol] if self.protocol else []
+        if self.protocol and known["ablation"] is None:  # all of the protocol's
+            return words
         return [*words, "--ablation", known["ablation"] or "corrupt"]
 
     def to_json(self) -> str:

@@ -28,6 +28,7 @@ from .comparing import (
     labels_of,
     pair_up,
     printable,
+    runs_named,
 )
 from .engine import Connection, Engine, limited
 from .exploring import Exploration, explore
@@ -81,6 +82,7 @@ __all__ = [
     "prompts_that_rank",
     "ragged_note",
     "ranked_by",
+    "runs_named",
     "select",
     "set_thresholds",
     "start_spark",

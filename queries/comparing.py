@@ -12,7 +12,7 @@ from ..data import MAIN_TASKS, Catalog, Performance, Run, find_protocol
 from ..errors import InputError, did_you_mean, one_of
 from .engine import Connection
 from .performing import curve_doubts, performances
-from .protocols import crossings_under, runs_of, stems_of
+from .protocols import crossings_under, measured_stems, runs_of, stems_of
 from .questions import CROSSINGS, ask, check_effect
 from .settings import set_chosen
 
@@ -113,6 +113,16 @@ def interval_words(low: float | None, high: float | None) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
+def runs_named(
+    connection: Connection, catalog: Catalog, names: Sequence[str], view: View | None = None
+) -> list[Run]:
+    """Runs by name; where the view has a protocol, by their names or stems: of each model the one that counts."""
+    if view is None or view.protocol is None:
+        return [catalog.run(name) for name in names]
+    stems = [stem for name in names for (stem,) in stems_of(connection, catalog, [name], view.protocol)]
+    return [_that_counts(connection, catalog, stem, view) for stem in stems]
+
+
 def pair_up(
     connection: Connection, catalog: Catalog, names: Sequence[str], view: View | None = None
 ) -> list[tuple[Run, ...]]:
@@ -126,6 +136,15 @@ def pair_up(
         )
     if view is not None and view.protocol is not None:
         stems = stems_of(connection, catalog, names, view.protocol)
+        if not names:
+            measured = measured_stems(
+                connection,
+                protocol=view.protocol,
+                level=view.level,
+                ranking=view.ranking,
+                threshold=view.threshold,
+            )
+            stems = [pair for pair in stems if measured.issuperset(pair)] or stems
         pairs = [tuple(_that_counts(connection, catalog, stem, view) for stem in pair) for pair in stems]
         for pair in pairs:
             if len(pair) == 2:
@@ -138,6 +157,10 @@ def pair_up(
                 f"The store '{catalog.path}' has no sparse run with its dense twin: name runs with --runs SPARSE DENSE."
             )
         pairs = [tuple(map(catalog.run, pair)) for pair in found]
+        if view is not None and view.ablation is not None:
+            pairs = [
+                pair for pair in pairs if all(view.ablation in _measured_with(run) for run in pair)
+            ] or pairs
         return _in_order(pairs)
     runs = [catalog.run(name) for name in names]
     if len(runs) == 1:
@@ -235,11 +258,12 @@ def printable(text: str) -> str:
 def curves_command(run: Run, store: Path, view: View) -> str:
     """The command that measures the curves which a run lacks; it names another run where the level is another one."""
     more = view.level not in run.levels
+    every = more and view.smaller  # a run for each ablation of the protocol
     words = run.command(
         store,
-        run=f"{run.run}-{view.level}" if more else run.run,
+        run=f"{run.stem if every else run.run}-{view.level}" if more else run.run,
         level=[view.level] if more else run.levels,
-        ablation=view.ablation or run.ablation,
+        ablation=None if every else view.ablation or run.ablation,
     )
     words += ["--ranking", view.ranking] if view.ranking not in ("prompt", "task") else []
     if not more:
@@ -335,6 +359,11 @@ def _check_pair(sparse: Run, dense: Run) -> None:
         raise InputError(
             f"'{dense.run}' is of the sparse twin of '{sparse.run}': give the sparse run first, then the dense one."
         )
+
+
+def _measured_with(run: Run) -> set[str]:
+    """The ablations of a run's curves."""
+    return {curves.ablation for curves in run.curves}
 
 
 def _in_order(pairs: Iterable[tuple[Run, ...]]) -> list[tuple[Run, ...]]:

@@ -6,6 +6,7 @@ first ablation of the protocol.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..data import Catalog, Protocol, Run, find_protocol
 from ..errors import InputError, did_you_mean
@@ -49,16 +50,29 @@ def crossings_under(
 
     None where no curve was measured.
     """
+    key = {"protocol": protocol, "level": level, "ranking": ranking}
+    rows = [row for row in _crossings(connection, threshold, **key) if row["stem"] == stem]
+    found = {row["ablation"]: row["k"] for row in rows}
+    known = [ablation for ablation in find_protocol(protocol).ablations if ablation in found]
+    return (rows[0]["run"] if rows else None), {ablation: found[ablation] for ablation in known}
+
+
+def measured_stems(
+    connection: Connection, *, protocol: str, level: str, ranking: str, threshold: float
+) -> set[str]:
+    """The stems of a protocol that have a curve at a level, by a ranking."""
+    rows = _crossings(connection, threshold, protocol=protocol, level=level, ranking=ranking)
+    return {row["stem"] for row in rows}
+
+
+def _crossings(connection: Connection, threshold: float, **key: str) -> list[dict[str, Any]]:
+    """From where on curves stay at a threshold, of all runs under a protocol that are like the key."""
     every = remembered(
         connection,
         ("protocol_crossings", threshold),
         lambda: ask(connection, "run_protocol_crossings", threshold=threshold),
     )
-    key = {"protocol": protocol, "stem": stem, "level": level, "ranking": ranking}
-    rows = [row for row in every.to_pylist() if all(row[name] == value for name, value in key.items())]
-    found = {row["ablation"]: row["k"] for row in rows}
-    known = [ablation for ablation in find_protocol(protocol).ablations if ablation in found]
-    return (rows[0]["run"] if rows else None), {ablation: found[ablation] for ablation in known}
+    return [row for row in every.to_pylist() if all(row[name] == value for name, value in key.items())]
 
 
 def _stem(catalog: Catalog, name: str, protocol: Protocol) -> str:

@@ -20,12 +20,13 @@ def unit_name(level: str) -> str:
 
 
 def run_facts(runs: Sequence[Run], level: str) -> list[str]:
-    """What the units are and how they were scored, each thing once."""
-    facts: dict[str, None] = {}
+    """What the units are and how they were scored, each thing once; where runs differ, of which run it is said."""
+    facts: dict[str, dict[str, None]] = {}
     for run in runs:
         what = f" Edges run from component to component; there are {run.shape.n_edges:,}, {_INPUTS[run.shape.inputs]}."
-        facts[_scored(run) + (what if level == "edge" else "")] = None
-    return [*facts, *dict.fromkeys(_protocol(run.protocol) for run in runs if run.protocol)]
+        facts.setdefault(_scored(run) + (what if level == "edge" else ""), {})[run.run] = None
+    said = list(facts) if len(facts) < 2 else [f"{', '.join(of)}: {text}" for text, of in facts.items()]
+    return [*said, *dict.fromkeys(_protocol(run.protocol) for run in runs if run.protocol)]
 
 
 def smaller_fact(name: str, curve: Curve, threshold: float) -> str:
@@ -39,10 +40,11 @@ def smaller_fact(name: str, curve: Curve, threshold: float) -> str:
         return f"{name}: ablation {curve.ablation}; {threshold:g} is reached by none of {' and '.join(curve.among)}."
     if all(at is None for at in beaten):
         return (
-            f"{name}: ablation {curve.ablation}; by {' and '.join(others)} {threshold:g} is not reached, or there is "
-            "no effect to explain."
+            f"{name}: ablation {curve.ablation}; by {' and '.join(others)} the curve does not stay at {threshold:g}, "
+            "or there is no effect to explain."
         )
-    return f"{name}: ablation {curve.ablation}, the smaller of {' and '.join(both)}."
+    where = f"where curves stay at {threshold:g}"
+    return f"{name}: ablation {curve.ablation}, the smaller of {' and '.join(both)}, {where}."
 
 
 def run_line(name: str, run: Run, performance: Performance, measured: int | None = None) -> str:

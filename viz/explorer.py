@@ -26,6 +26,7 @@ from ..queries import prompts_that_rank, ragged_note
 from . import style
 
 if TYPE_CHECKING:
+    from ..data import Run
     from ..queries.exploring import Exploration, Panel, Prompt, RankedEdges, Side
 
 _SCRIPTS = ("explorer_circuit.js", "explorer_drawing.js", "explorer_view.js", "explorer.js")
@@ -44,8 +45,8 @@ class ExplorerPage:
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="760" style="border: 0"></iframe>'
 
 
-def explorer_page(exploration: "Exploration") -> str:
-    """The HTML of the page."""
+def explorer_page(exploration: "Exploration", *, crossing: str = "sustained") -> str:
+    """The HTML of the page; the crossing says at which size it begins."""
     look = _variables() + _file("explorer.css")
     script = "".join(map(_file, _SCRIPTS))
     policy = (
@@ -62,21 +63,21 @@ def explorer_page(exploration: "Exploration") -> str:
         "faded": style.FADED,
         "kinds": KINDS,
         "slots": SLOTS,
-        "panels": [_panel(panel) for panel in exploration.panels],
+        "panels": [_panel(panel, crossing) for panel in exploration.panels],
     }
     return Template(_file("explorer.html")).substitute(
         policy=policy, style=look, script=script, data=_embedded(data)
     )
 
 
-def _panel(panel: "Panel") -> dict[str, Any]:
+def _panel(panel: "Panel", crossing: str) -> dict[str, Any]:
     labels = [side.label for side in panel.sides]
     colours = style.colours(style.roles_of(labels, [side.run.base_model is not None for side in panel.sides]))
     return {
         "name": panel.name,
         "tasks": [_title(by) for by in panel.rankings],
         "prompts": [prompt.text for prompt in panel.prompts],
-        "start": _start(panel),
+        "start": _start(panel, crossing),
         "sides": [_side(side, colours[side.label], panel) for side in panel.sides],
     }
 
@@ -102,7 +103,12 @@ def _side(side: "Side", colour: str, panel: "Panel") -> dict[str, Any]:
                 for task, by in zip(side.tasks, panel.rankings, strict=True)
             ),
             *(
-                _ranking(side, own, "Edges are ranked by their scores for this prompt." + _sign(side), prompt)
+                _ranking(
+                    side,
+                    own,
+                    f"{_conditions(side.run)}Edges are ranked by their scores for this prompt.{_sign(side)}",
+                    prompt,
+                )
                 for own, prompt in zip(side.prompts, panel.prompts, strict=True)
             ),
         ],
@@ -139,7 +145,7 @@ def _about_task(side: "Side", by: str) -> str:
         return "Edges are ranked by their published scores."
     others = len(run.held_out)
     return (
-        f"Edges are ranked by {RANKINGS[by].about} over {prompts_that_rank(run)}"
+        f"{_conditions(run)}Edges are ranked by {RANKINGS[by].about} over {prompts_that_rank(run)}"
         + (f", circuits measured on {others:,} others." if others else ".")
         + (
             f" What circuits explain is by halves of these, on the other halves (--cross-fit {run.cross_fit})."
@@ -147,6 +153,13 @@ def _about_task(side: "Side", by: str) -> str:
             else ""
         )
     )
+
+
+def _conditions(run: "Run") -> str:
+    """By which ablation, and under which protocol."""
+    if run.ablation is None:
+        return ""
+    return f"Ablation {run.ablation}{f', protocol {run.protocol}' if run.protocol else ''}. "
 
 
 def _sign(side: "Side") -> str:
@@ -169,15 +182,21 @@ def _why_not_measured(side: "Side", ranked: "RankedEdges", prompt: "Prompt | Non
     return "What circuits explain is not measured; 'wirescope extract' with --curves adds it."
 
 
-def _start(panel: "Panel") -> int:
-    """The size to begin with: the smallest measured one from which all sides explain enough."""
+def _start(panel: "Panel", crossing: str) -> int:
+    """The size to begin with: the smallest measured one from which all sides explain enough, or first do."""
+
+    def is_enough(row: dict[str, Any]) -> bool:
+        return bool(row["explained"] >= _START_EFFECT)
+
     sizes = []
     for side in panel.sides:
         known = [row for row in side.task.curve.to_pylist() if row["explained"] is not None]
-        enough = list(takewhile(lambda row: row["explained"] >= _START_EFFECT, reversed(known)))
+        enough = list(takewhile(is_enough, reversed(known)))[::-1]
+        if crossing == "first":
+            enough = list(filter(is_enough, known))
         if not enough:
             return _START
-        sizes.append(int(enough[-1]["requested"]))
+        sizes.append(int(enough[0]["requested"]))
     return max(sizes)
 
 

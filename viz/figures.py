@@ -21,6 +21,7 @@ from ..queries import (
     labels_of,
     pair_up,
     performances,
+    runs_named,
     units,
 )
 from . import style
@@ -75,8 +76,7 @@ def curve_figure(
     if len(ablations) > 1 and not view.smaller:
         said = ", ".join(f"'{run}' with {ablation}" for ablation, run in ablations.items())
         raise InputError(
-            f"One figure has curves of one ablation, and these are {said}: choose it with --ablation, or the runs "
-            "of a --protocol."
+            f"One figure has curves of one ablation, and these are {said}: choose it with --ablation, or a --protocol."
         )
     figure = draw_curves(found, view, labels=labels, random=random, width=width)
     caption = curves_caption(found, view, labels=labels, random=random)
@@ -90,12 +90,17 @@ def diagram(
     *,
     choice: Choice,
     level: str = "edge",
+    protocol: str | None = None,
     look: Look | None = None,
     labels: Labels | None = None,
 ) -> Scene:
-    """The circuits of runs side by side: edges as a wiring diagram, heads as a grid, attention edges as arcs."""
+    """The circuits of runs side by side: edges as a wiring diagram, heads as a grid, attention edges as arcs.
+
+    Under a protocol runs may be named without their ablation: of each model it is the one with the smaller circuit.
+    """
     one_of("level", level, LEVELS)
-    records = [catalog.run(name) for name in runs]
+    ranking = choice.ranking if choice.prompt is None and level != "attention" else "prompt"
+    records = runs_named(connection, catalog, runs, View(level=level, ranking=ranking, protocol=protocol))
     if not records:
         raise InputError("A diagram needs at least one run: name it with --runs.")
     for other in records[1:]:
@@ -144,11 +149,17 @@ def explorer(
     *,
     labels: Labels | None = None,
     prompts: int = 8,
+    protocol: str | None = None,
+    crossing: str = "sustained",
 ) -> str:
-    """The interactive page as HTML: sparse, dense, sparse, dense, ..., a task for two; without runs, all pairs."""
-    pairs = pair_up(connection, catalog, runs)
+    """The interactive page as HTML: sparse, dense, sparse, dense, ..., a task for two; without runs, all pairs.
+
+    It begins at the size from which on circuits explain enough, or where they `first` do.
+    """
+    view = View(ranking="task", protocol=protocol, crossing=crossing)
+    pairs = pair_up(connection, catalog, runs, view)
     check_labels((run for pair in pairs for run in pair), labels)
-    return explorer_page(explore(connection, pairs, labels=labels, prompts=prompts))
+    return explorer_page(explore(connection, pairs, labels=labels, prompts=prompts), crossing=crossing)
 
 
 def _check_look(look: Look, level: str) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from wirescope.data import PROTOCOLS, read_catalog
 from wirescope.errors import InputError
 from wirescope.extract import (
@@ -176,6 +179,70 @@ def test_the_commands_of_a_run_are_those_that_made_it(made, tiny, cli, tmp_path)
     assert (after.curves[-1].ablation, after.ablation, after.protocol) == ("corrupt", "mean", "published")
 
 
+def test_a_level_that_the_runs_of_a_protocol_lack_is_added_by_the_command_that_is_named(tiny, cli, tmp_path):
+    """Also where that makes runs of another name: those that had curves before are still drawn without being named."""
+    store, model = tmp_path / "s", tiny / "model"
+    shutil.copytree(model, tmp_path / "sparse")
+    config = json.loads((tmp_path / "sparse/config.json").read_text())
+    (tmp_path / "sparse/config.json").write_text(json.dumps(config | {"base_model": str(model)}))
+    for name, folder in (("dense", model), ("sparse", tmp_path / "sparse")):
+        extract_each(
+            model=str(folder),
+            prompts=tiny / "prompts.jsonl",
+            store=store,
+            run=name,
+            settings=settings_under("published", **SIZES),
+        )
+    draw = ["curve", "-s", store, "--protocol", "published", "-o", tmp_path / "c.svg", "--level"]
+    assert cli(*draw, "edge").status == 0
+    for name in ("dense", "sparse"):
+        refused = cli(*draw, "head")
+        assert refused.status == 2
+        line = refused.err.partition("This adds it: ")[2]
+        assert "--protocol published" in line and "--ablation" not in line
+        line = line.replace("--run sparse-head", f"--run {name}-head")
+        if name == "dense":  # the sparse one is missed first
+            line = line.replace(str(tmp_path / "sparse"), str(model))
+        assert cli(*shlex.split(line)[1:], "--sizes", "1,2").status == 0
+    for level, names in (("edge", ("sparse", "dense")), ("head", ("sparse-head", "dense-head"))):
+        drawn = cli(*draw, level)
+        assert drawn.status == 0, drawn.err
+        caption = (tmp_path / "c.caption.txt").read_text()
+        assert all(re.search(f"run {name}-(zero|mean),", caption) for name in names), caption
+
+
+def test_a_diagram_and_the_explorer_take_runs_of_a_protocol_without_their_ablation(made, cli, tmp_path):
+    store, _ = made
+    for command in (("diagram", "-k", "40"), ("explore",)):
+        out = tmp_path / ("d.svg" if command[0] == "diagram" else "e.html")
+        assert cli(*command, "-s", store, "--runs", "tiny", "-o", out).status == 2
+        result = cli(*command, "-s", store, "--runs", "tiny", "--protocol", "published", "-o", out)
+        assert result.status == 0, result.err
+    assert re.search(r"run tiny-(zero|mean)", (tmp_path / "d.caption.txt").read_text())
+    assert re.search(r"Ablation (zero|mean), protocol published\.", (tmp_path / "e.html").read_text())
+
+
+def test_without_a_protocol_an_ablation_takes_those_pairs_that_have_it(tiny, cli, tmp_path):
+    store = tmp_path / "s"
+    shutil.copytree(tiny / "model", tmp_path / "sparse")
+    config = json.loads((tmp_path / "sparse/config.json").read_text())
+    base = {"base_model": str(tiny / "model")}
+    (tmp_path / "sparse/config.json").write_text(json.dumps(config | base))
+    for name, folder in (("dense", tiny / "model"), ("sparse", tmp_path / "sparse")):
+        extract_each(
+            model=str(folder),
+            prompts=tiny / "prompts.jsonl",
+            store=store,
+            run=name,
+            settings=settings_under("published", **SIZES),
+        )
+    draw = ["curve", "-s", store, "-o", tmp_path / "c.svg"]
+    assert "choose it with --ablation, or a --protocol" in cli(*draw).err
+    result = cli(*draw, "--ablation", "zero")
+    assert result.status == 0, result.err
+    assert "sparse-mean" not in (tmp_path / "c.caption.txt").read_text()
+
+
 KILLED_BETWEEN = """
 import os, signal, sys
 from wirescope.extract import extract_each, settings_under
@@ -261,7 +328,7 @@ def test_several_processes_make_the_same_runs(made, tiny, tmp_path):
         "attention",
     ]
     quiet = {
-        "env": os.environ | {"OMP_NUM_THREADS": "1"},
+        "env": os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},  # bytes depend on it
         "capture_output": True,
         "text": True,
         "check": False,

@@ -294,8 +294,8 @@ def test_the_caption_says_which_ablation_and_why(opened, store):
     assert "Protocol published: what the model needs at all (units carry zero, or their mean, unless" in said
     assert "Level edge, protocol published, threshold 0.9." in said
     early, late, later = (whole_units(stays_from(curve)) for curve in (EARLY, LATE, LATER))
-    assert f"IOI, small-sparse: ablation mean, the smaller of zero ({late}) and mean ({early})." in said
-    assert f"IOI, small: ablation zero, the smaller of zero ({late}) and mean ({later})." in said
+    assert f"IOI, small-sparse: ablation mean, the smaller of zero ({late}) and mean ({early}), where" in said
+    assert f"IOI, small: ablation zero, the smaller of zero ({late}) and mean ({later}), where" in said
     for names, line in {
         (
             "sparse-none",
@@ -304,11 +304,11 @@ def test_the_caption_says_which_ablation_and_why(opened, store):
         (
             "sparse-zero-alone",
             "dense-both",
-        ): "small-sparse: ablation zero; by mean 0.9 is not reached, or there is no",
+        ): "small-sparse: ablation zero; by mean the curve does not stay at 0.9, or",
         (
             "sparse-mean-alone",
             "dense-both",
-        ): "small-sparse: ablation mean; by zero 0.9 is not reached, or there is no",
+        ): "small-sparse: ablation mean; by zero the curve does not stay at 0.9, or",
     }.items():
         assert line in curve_figure(connection, catalog, names, view=view).caption
     contrast = open_notebook(store).curve("sparse-both", "dense-both", protocol="contrast").caption
@@ -323,7 +323,7 @@ def test_the_caption_says_which_ablation_and_why(opened, store):
 
 def test_curves_of_several_ablations_need_a_protocol(opened):
     connection, catalog = opened
-    with pytest.raises(InputError, match=r"choose it with --ablation, or the runs of a --protocol"):
+    with pytest.raises(InputError, match=r"choose it with --ablation, or a --protocol"):
         curve_figure(
             connection,
             catalog,

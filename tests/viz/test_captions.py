@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from wirescope.data import MEMBERSHIP, Run
 from wirescope.graphs import Shape
 from wirescope.viz.captions import run_facts
@@ -28,3 +30,13 @@ def test_a_caption_says_of_an_imported_circuit_what_is_known_of_it():
         ),
     ):
         assert run_facts([run(**known)], "head") == [said]
+
+
+def test_where_runs_were_scored_differently_a_caption_says_which_was_how():
+    known = {"method": "eap", "metric": "kl"}
+    two = [replace(run(ablation=ablation, **known), run=f"a-{ablation}") for ablation in ("zero", "mean")]
+    said = "Scores are by eap, of the metric kl, with the ablation {}."
+    assert run_facts(two, "head") == [
+        f"a-{ablation}: {said.format(ablation)}" for ablation in ("zero", "mean")
+    ]
+    assert run_facts([two[0], two[0]], "head") == [said.format("zero")]

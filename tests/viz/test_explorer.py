@@ -718,12 +718,23 @@ def test_the_page_says_which_scores_carry_the_behaviour(show, toy, metric, sign)
 def test_the_page_begins_where_all_sides_stay_at_the_effect():
     """Not where a curve first gets there and falls again; and at a size of its own where one never stays."""
 
-    def start(*curve: tuple[int, float | None]) -> int:
-        page = explorer_page(Exploration((made_up(Shape(2, 2), curve=curve),)))
+    def start(*curve: tuple[int, float | None], crossing: str = "sustained") -> int:
+        page = explorer_page(Exploration((made_up(Shape(2, 2), curve=curve),)), crossing=crossing)
         return int(re.search(r'"start":(\d+)', page)[1])
 
     assert start((1, 0.1), (4, 0.95), (9, 0.5), (20, None), (30, 0.92), (46, 1.0)) == 30
     assert start((1, 0.1), (4, 0.95), (9, 0.5)) == 200
+    assert start((1, 0.1), (4, 0.95), (9, 0.5), (46, 1.0), crossing="first") == 4
+    assert start((1, 0.1), (4, 0.5), crossing="first") == 200
+
+
+def test_the_page_says_by_which_ablation_and_protocol(toy):
+    catalog = read_catalog(toy.path)
+    run = replace(catalog.run("dense-ioi"), ablation="corrupt", protocol="contrast")
+    page = explorer_page(explore(open_store(catalog), [[run]]))
+    assert page.count("Ablation corrupt, protocol contrast. Edges are ranked by") == page.count(
+        "Edges are ranked by"
+    )
 
 
 def test_another_ranking_of_the_task_can_be_looked_at():
