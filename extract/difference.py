@@ -23,7 +23,7 @@ from transformers import PretrainedConfig
 
 from ..data import new_folder, replacing
 from ..errors import InputError
-from .models import load_untapped, quiet_unless_terminal, saving
+from .models import Loaded, load_untapped, quiet_unless_terminal, saving
 
 _LEVELS = 7
 _CONFIG, _STEP = "config", ".step"
@@ -35,10 +35,11 @@ _MOST = 1 << 30
 def write_difference(twin: Path | str, base: Path | str, out: Path | str) -> int:
     """Write what a twin's folder is more than its dense model's; how many bytes that takes."""
     mine, theirs = (load_untapped(str(folder), device=torch.get_default_device()) for folder in (twin, base))
-    weights, before = mine.model.state_dict(), theirs.model.state_dict()
+    weights, before = _weights(mine), _weights(theirs)
     if weights.keys() != before.keys() or any(weights[name].shape != before[name].shape for name in weights):
         raise InputError(
-            f"'{twin}' and '{base}' are models of different shapes: a twin has its dense model's."
+            f"'{twin}' and '{base}' are models of different shapes, or one alone has tied weights: a twin has its dense "
+            "model's."
         )
     changed = [name for name in weights if not torch.equal(weights[name], before[name])]
     arrays: dict[str, NDArray[Any]] = {}
@@ -59,7 +60,7 @@ def apply_difference(file: Path | str, out: Path | str, *, base: str) -> Pretrai
     """Write the folder of the twin that a file makes of a dense model."""
     config, arrays = _read(Path(file))
     dense = load_untapped(base, device=torch.get_default_device())
-    weights = dense.model.state_dict()
+    weights = _weights(dense)
     names = [name for name in arrays if not name.endswith(_STEP)]
     fits = all(
         name in weights and weights[name].shape == arrays[name].shape and name + _STEP in arrays
@@ -101,6 +102,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             f"'{path}' is no difference between models, as .npz: its config says something else."
         )
     return config, arrays
+
+
+def _weights(loaded: Loaded) -> dict[str, Tensor]:
+    """By name; tied ones once, by their first name, or what is added would be added twice."""
+    return {name: weight.detach() for name, weight in loaded.model.named_parameters()}
 
 
 def _checksum(weights: Mapping[str, Tensor], names: list[str]) -> str:

@@ -58,6 +58,29 @@ def test_the_twin_comes_back_within_half_a_step(pair, tmp_path):
     assert any(not torch.equal(again[name], before[name]) for name in again)
 
 
+def test_tied_embeddings_that_differ_come_back_as_well(pair, tmp_path):
+    dense, twin = pair
+    twin.model.embed_tokens.weight.data += 0.1
+    twin.save_pretrained(tmp_path / "twin")
+    write_difference(tmp_path / "twin", tmp_path / "dense", tmp_path / "twin.npz")
+    assert "lm_head.weight" not in np.load(tmp_path / "twin.npz").files
+    convert(tmp_path / "twin.npz", tmp_path / "again", base=str(tmp_path / "dense"))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    assert again.lm_head.weight is again.model.embed_tokens.weight
+    torch.testing.assert_close(again.lm_head.weight, twin.lm_head.weight, atol=1e-5, rtol=0)
+
+
+def test_weights_that_are_tied_in_one_alone_have_no_difference(pair, tmp_path):
+    dense, _ = pair
+    untied = LlamaForCausalLM(LlamaConfig(**(CONFIG.to_dict() | {"tie_word_embeddings": False})))
+    untied.load_state_dict(dense.state_dict())
+    untied.save_pretrained(tmp_path / "untied")
+    for one, other in (("untied", "dense"), ("dense", "untied")):
+        with pytest.raises(InputError, match="one alone has tied weights"):
+            write_difference(tmp_path / one, tmp_path / other, tmp_path / "x.npz")
+    assert not (tmp_path / "x.npz").exists()
+
+
 def test_it_is_made_for_one_dense_model_alone(pair, tmp_path, cli):
     write_difference(tmp_path / "twin", tmp_path / "dense", tmp_path / "twin.npz")
     result = cli("convert", tmp_path / "twin.npz", "--base", tmp_path / "twin", "--out", tmp_path / "out")
