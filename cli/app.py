@@ -479,7 +479,13 @@ def check(store: Store, form: Form = None, out: Out = None) -> None:
 def tasks(
     task: Annotated[str | None, typer.Argument(help="Print the pairs of this one.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="For its tokenizer: a hub name, a folder, or tiny.")
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="The model that they are for: a hub name, a folder, or tiny. Its weights are loaded for tasks of "
+            "names that it knows.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many pairs.")] = 10,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Of the pairs.")] = 0,
@@ -507,8 +513,8 @@ def tasks(
         return
     check_task(task)
     if model is None:
-        raise InputError(f"Which pairs '{task}' has depends on the tokenizer: give --model.")
-    with needing_torch("A tokenizer"):
+        raise InputError(f"Which pairs '{task}' has depends on the model: give --model.")
+    with needing_torch("Making pairs for a model"):
         from ..extract import load_vocabulary
     put(pair_lines(make_task(task, load_vocabulary(model), limit, seed)), out)
 

@@ -116,7 +116,9 @@ def _size(size: float) -> str:
 def stopping(store: Path) -> Iterator[None]:
     """Around an extraction: say what is left of it when it is stopped or fails."""
     try:
-        with saying(f"Stopped. What is finished stays in '{store}'; the same command goes on from there."):
+        with saying(
+            lambda: f"Stopped. What is finished stays in '{store}'; the same command goes on from there."
+        ):
             yield
     except ExtractionError as error:
         say(f"wirescope: {error} What is finished is in '{store}'; the same command goes on from there.")

@@ -294,8 +294,8 @@ def sparsify(
         bool,
         typer.Option(
             "--control",
-            help="Train for as long without gates: what this model does otherwise than the dense one is due to more "
-            "training, not to sparsity.",
+            help="Train for as long without gates, at the --learning-rate that the twin's training said: what this "
+            "model does otherwise than the dense one is due to more training, not to sparsity.",
         ),
     ] = False,
     evaluate_every: Annotated[int, typer.Option(help="Steps between looks at held-out text.")] = 100,

@@ -27,15 +27,14 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
     with needing_torch("Sparse post-training"):
         from ..extract.recipe import Recipe
         from ..extract.sparsify import sparsify
-        from ..extract.training import PROGRESS
-    bar = Bar()
+        from ..extract.training import LAST, PROGRESS
+    bar, partial = Bar(), out.with_name(f"{out.name}.partial")
     try:
-        stopped = f"Stopped. What was done is in '{out}.partial'; the same command goes on from there."
-        with bar, saying(stopped):
+        with bar, saying(lambda: _stopped(partial / LAST)):
             report = sparsify(recipe=Recipe(**recipe), out=out, listener=bar, **options)
     except ExtractionError as error:
         say(f"wirescope: {error}")
-        progress = out.with_name(f"{out.name}.partial") / PROGRESS
+        progress = partial / PROGRESS
         if bar.leads and progress.is_file():
             _draw(json.loads(progress.read_text()), progress.parent)
         raise typer.Exit(1) from error
@@ -43,6 +42,13 @@ def run_sparsify(recipe: dict[str, Any], *, out: Path, **options: Any) -> None:
         _conclude(report, out)
         _draw(asdict(report), out)
         say(f"Next: wirescope extract --model {out} --task ioi --store circuits")
+
+
+def _stopped(last: Path) -> str:
+    """What is said when a training is stopped: it is kept as it was at the last look at held-out text."""
+    if last.is_file():
+        return f"Stopped. The same command goes on from the last look at held-out text, which '{last.parent}' keeps."
+    return "Stopped. There was no look at held-out text yet: the same command begins anew."
 
 
 def epsilons(given: Sequence[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -26,7 +26,7 @@ _PATIENCE = 0.2
 _AT_MOST = 3.0
 """Seconds that cleaning up may take."""
 
-_words = ["Stopped. No file is half-written."]
+_words: list[Callable[[], str]] = [lambda: "Stopped. No file is half-written."]
 _once = threading.Lock()
 _stopper: list[int] = []
 
@@ -51,8 +51,8 @@ def ignore_signals() -> None:
 
 
 @contextmanager
-def saying(words: str) -> Iterator[None]:
-    """Around some work: what is said when it is stopped."""
+def saying(words: Callable[[], str]) -> Iterator[None]:
+    """Around some work: what is said when it is stopped, as it is then."""
     _words.append(words)
     try:
         yield
@@ -62,7 +62,7 @@ def saying(words: str) -> Iterator[None]:
 
 def farewell() -> str:
     """What is said when the work under way is stopped; nothing by all but the first of several processes."""
-    return _words[-1] if os.environ.get("RANK", "0") == "0" else ""
+    return _words[-1]() if os.environ.get("RANK", "0") == "0" else ""
 
 
 def _heard(number: int, _: FrameType | None) -> None:

@@ -90,15 +90,21 @@ class Constraint:
 
     @property
     def ruined(self) -> str | None:
-        """The kind whose excess goes on growing though open gates have long cost nothing, if any does."""
+        """The kind whose excess goes on growing though open gates have long cost nothing, if any does.
+
+        A control has no gates that could do it harm: there it is a kind whose excess is no number.
+        """
         if self._excess is None:
+            return None
+        broken = ~self._excess.isfinite()
+        if broken.any():
+            return self._kinds[int(broken.int().argmax())]
+        if self._recipe.control:
             return None
         grown = (self._excess + self._gap - self._excess_then).where(self._beyond > 0, -math.inf)
         worst = int(grown.argmax())
         much = max(_RUIN, self._recipe.slack + self._recipe.bound(self._kinds[worst]))
-        if not self._excess.isfinite().all() or (self.free_for >= _PATIENCE and float(grown[worst]) > much):
-            return self._kinds[worst]
-        return None
+        return self._kinds[worst] if self.free_for >= _PATIENCE and float(grown[worst]) > much else None
 
     def state(self) -> dict[str, Any]:
         """All that it needs to go on."""

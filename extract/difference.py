@@ -13,17 +13,18 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from ..data import new_folder, replacing
+from ..data import brief, new_folder, replacing
 from ..errors import InputError
-from .models import load_untapped, quiet_unless_terminal, saving
+from .models import Loaded, load_untapped, quiet_unless_terminal, saving
+from .sizes import check_gates
 
 _LEVELS = 7
 _CONFIG, _STEP = "config", ".step"
@@ -35,10 +36,11 @@ _MOST = 1 << 30
 def write_difference(twin: Path | str, base: Path | str, out: Path | str) -> int:
     """Write what a twin's folder is more than its dense model's; how many bytes that takes."""
     mine, theirs = (load_untapped(str(folder), device=torch.get_default_device()) for folder in (twin, base))
-    weights, before = mine.model.state_dict(), theirs.model.state_dict()
+    weights, before = _weights(mine), _weights(theirs)
     if weights.keys() != before.keys() or any(weights[name].shape != before[name].shape for name in weights):
         raise InputError(
-            f"'{twin}' and '{base}' are models of different shapes: a twin has its dense model's."
+            f"'{twin}' and '{base}' are models of different shapes, or one alone has tied weights: a twin has those "
+            "of its dense model."
         )
     changed = [name for name in weights if not torch.equal(weights[name], before[name])]
     arrays: dict[str, NDArray[Any]] = {}
@@ -59,17 +61,15 @@ def apply_difference(file: Path | str, out: Path | str, *, base: str) -> Pretrai
     """Write the folder of the twin that a file makes of a dense model."""
     config, arrays = _read(Path(file))
     dense = load_untapped(base, device=torch.get_default_device())
-    weights = dense.model.state_dict()
+    weights = _weights(dense)
     names = [name for name in arrays if not name.endswith(_STEP)]
-    fits = all(
-        name in weights and weights[name].shape == arrays[name].shape and name + _STEP in arrays
-        for name in names
-    )
+    fits = all(name in weights and weights[name].shape == arrays[name].shape for name in names)
     if not fits or _checksum(weights, names) != config.pop("crc32", None):
         raise InputError(
             f"'{file}' is a difference from other weights than those of '{base}': give the dense model that its twin "
             "was made from, unchanged, as --base."
         )
+    check_gates(str(file), config.get("gate_bias"), dense.family.sizes(dense.model.config))
     with torch.no_grad():
         for name in names:
             more = torch.from_numpy(arrays[name].astype(np.float32) * arrays[name + _STEP])
@@ -86,21 +86,53 @@ def apply_difference(file: Path | str, out: Path | str, *, base: str) -> Pretrai
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What the config says more, and the arrays; nothing that a file contains is run."""
     try:
-        with np.load(path, allow_pickle=False) as saved:
+        with path.open("rb") as file, NpzFile(file, allow_pickle=False) as saved:
+            assert saved.zip is not None
             size = sum(info.file_size for info in saved.zip.infolist())
-            arrays = {name: saved[name] for name in saved.files} if size <= _MOST else {}
+            arrays = {name: np.asarray(saved[name]) for name in saved.files} if size <= _MOST else {}
         config = json.loads(arrays.pop(_CONFIG).tobytes()) if size <= _MOST else {}
     except FileNotFoundError as error:
         raise InputError(f"There is no file '{path}'.") from error
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+    except Exception as error:  # a broken file can make it fail in any way
         raise InputError(f"'{path}' is no difference between models, as .npz.") from error
     if size > _MOST:
         raise InputError(f"'{path}' is larger inside, {size:,} bytes, than any difference: it is refused.")
-    if not isinstance(config, dict) or not config.keys() <= {*_MORE, "crc32"}:
+    if not isinstance(config, dict) or not config.keys() <= {*_MORE, "crc32"} or not _are_names(config):
         raise InputError(
             f"'{path}' is no difference between models, as .npz: its config says something else."
         )
+    names = [name for name in arrays if not name.endswith(_STEP)]
+    if arrays.keys() != {*names, *(name + _STEP for name in names)}:
+        raise InputError(
+            f"'{path}' is no difference between models, as .npz: its numbers or steps are missing."
+        )
+    if wrong := [name for name in names if not _is_change(arrays[name], arrays[name + _STEP])]:
+        raise InputError(
+            f"'{path}' is no difference between models, as .npz: {brief(wrong[0])} is not whole numbers of one byte "
+            "with one step a row."
+        )
     return config, arrays
+
+
+def _are_names(config: Mapping[str, Any]) -> bool:
+    """Whether the names that the model knows, if it says which, are names."""
+    names = config.get("known_names", [])
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def _is_change(numbers: NDArray[Any], step: NDArray[Any]) -> bool:
+    """Whether two arrays say how much is added to a weight."""
+    return (
+        numbers.dtype == np.int8
+        and step.dtype == np.float32
+        and step.shape == (*numbers.shape[:-1], 1)
+        and bool(np.isfinite(step).all())
+    )
+
+
+def _weights(loaded: Loaded) -> dict[str, Tensor]:
+    """By name; tied ones once, by their first name, or what is added would be added twice."""
+    return {name: weight.detach() for name, weight in loaded.model.named_parameters()}
 
 
 def _checksum(weights: Mapping[str, Tensor], names: list[str]) -> str:

@@ -52,7 +52,8 @@ class Recipe:
     lora: int | None = None
     """Rank of the low-rank adapters that are trained instead of all weights, and merged at the end."""
     control: bool = False
-    """Whether to train without gates: what the result does otherwise than the dense model is due to more training."""
+    """Whether to train without gates: what the result does otherwise than the dense model is due to more training. The
+    learning rate has to be that of the twin's training: a range test without gates would find another."""
     evaluate_every: int = 100
     seed: int = 0
 
@@ -94,6 +95,11 @@ class Recipe:
                 raise InputError(f"--{name.replace('_', '-')} is {value}: it must be a number from 0.")
         if self.learning_rate is not None and not 0 <= self.learning_rate < 1:
             raise InputError(f"--learning-rate {self.learning_rate} is no learning rate: 1e-4 is one.")
+        if self.control and self.learning_rate is None:
+            raise InputError(
+                "A control is trained at the learning rate of its twin: give --learning-rate, the one that the twin's "
+                "training said, or that its sparsify.json has as learning_rate."
+            )
         if not 0 < self.closed < 1:
             raise InputError(f"closed is {self.closed}: it is a share of the attention, between 0 and 1.")
 

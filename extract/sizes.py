@@ -4,8 +4,8 @@ A config is a file of others: building what it asks for may take forever, or all
 where its configs have these numbers; here they are compared with what any model has.
 """
 
+import sys
 from dataclasses import dataclass, fields
-from math import isfinite
 from typing import Any
 
 from ..data import brief
@@ -105,4 +105,4 @@ def check_gates(name: str, biases: Any, sizes: Sizes) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -49,7 +49,7 @@ from .batches import Text
 from .models import Loaded, find_device, load_untapped, quiet_unless_terminal, vocabulary_of
 from .recipe import Recipe
 from .settings import Deaf, Listener
-from .training import Found, Trainer
+from .training import LAST, Found, Trainer
 from .workers import local_rank
 
 _DTYPES = ("auto", "float32", "bfloat16")
@@ -257,7 +257,7 @@ def _claim(folder: Path, call: Mapping[str, Any]) -> None:
 
 def _is_done(folder: Path, call: Mapping[str, Any]) -> bool:
     """Whether all steps of a training are done, so that other bounds ask for no other training."""
-    last = folder / "last.pt"
+    last = folder / LAST
     return last.is_file() and torch.load(last, mmap=True, weights_only=True)["step"] == call["steps"]
 
 

@@ -27,6 +27,8 @@ from .recipe import Recipe
 from .settings import Listener
 from .student import Twins
 
+LAST = "last.pt"
+"""In the folder: what a training goes on from."""
 PROGRESS = "progress.json"
 """In the folder: what was tried so far, for whoever wants to see."""
 _RANGE_STEPS, _RANGE_FIRST, _RANGE_FACTOR = 40, 1e-6, 1.3
@@ -177,13 +179,7 @@ class Trainer:
         self._constraint.update(done.excess, self._step)
         self._step += 1
         if (kind := self._constraint.ruined) is not None:
-            raise ExtractionError(
-                f"Stopped after {self._step:,} steps: the excess on {kind} is {self._constraint.excess_of(kind):.2f} "
-                f"nats a token and grows, though open gates have cost nothing for {self._constraint.free_for} steps. "
-                f"The weights are being ruined, not the gates: remove '{self._folder}' and lower --learning-rate, "
-                f"which is {self.learning_rate:.1e}, or raise --batch-size, which is {recipe.batch_size}"
-                + ("." if recipe.distill else ", or give --distill 1.")
-            )
+            raise ExtractionError(self._ruin(kind))
         self._listener.status(
             f"loss {float(done.own.nanmean()):.3f}, dense {float(done.dense.nanmean()):.3f}, "
             f"{100 * done.share:.2f} % open, price {price:.2f}"
@@ -306,14 +302,14 @@ class Trainer:
             self._constraint.held_out(torch.tensor(list(excess.values())))
         worst, kind = found.worst(recipe)
         said = f"After {self._step:,} steps, on held-out text: {100 * share:.2f} % open, excess {worst:+.4f} on {kind}"
-        if self._constraint.free_for >= recipe.evaluate_every:
+        if not recipe.control and self._constraint.free_for >= recipe.evaluate_every:
             said += f", open gates have cost nothing for {self._constraint.free_for:,} steps"
         self._note(said + (", kept." if kept and (recipe.control or found.within(recipe)) else "."))
 
     def _save(self) -> None:
         tried = [asdict(found) for found in self.tried]
         self._write(
-            "last.pt",
+            LAST,
             {
                 "step": self._step,
                 "rate": self._rate,
@@ -332,9 +328,9 @@ class Trainer:
 
     def _resume(self) -> bool:
         """Go on from what is in the folder, if anything is."""
-        if not (self._folder / "last.pt").is_file():
+        if not (self._folder / LAST).is_file():
             return False
-        state = torch.load(self._folder / "last.pt", map_location=self._device, weights_only=True)
+        state = torch.load(self._folder / LAST, map_location=self._device, weights_only=True)
         self._step, self._rate = state["step"], state["rate"]
         self._twins.load_trained(state["trained"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -355,6 +351,22 @@ class Trainer:
             kind: ("divergence" if divergent else "loss", self._recipe.bound(kind))
             for kind, divergent in zip(self._kinds, self._divergent.tolist(), strict=True)
         }
+
+    def _ruin(self, kind: str) -> str:
+        """What is said where the weights are ruined: how that is seen on a kind of text, and what to do."""
+        recipe, excess = self._recipe, self._constraint.excess_of(kind)
+        said = "is no number any more. The weights are ruined"
+        if math.isfinite(excess):
+            said = (
+                f"is {excess:.2f} nats a token and grows, though open gates have cost nothing for "
+                f"{self._constraint.free_for} steps. The weights are being ruined, not the gates"
+            )
+        return (
+            f"Stopped after {self._step:,} steps: the excess on {kind} {said}: remove '{self._folder}' and lower "
+            f"--learning-rate, which is {self.learning_rate:.1e}, or raise --batch-size, which is {recipe.batch_size}"
+            + ("" if recipe.distill else ", or give --distill 1")
+            + ("; and train the twin likewise." if recipe.control else ".")
+        )
 
     def _note(self, message: str) -> None:
         if self.leads:

@@ -17,6 +17,8 @@ import os
 import pickle
 import re
 import resource
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -247,6 +249,57 @@ def pt() -> tuple[Read, list[bytes]]:
         b"t1234",
     ]
     return or_tampered(either, small_pt(), lambda content: b"r" + saved(content)), seeds
+
+
+def npz() -> tuple[Read, list[bytes]]:
+    """A twin's difference: a file as it is (r), or choices of how to tamper with its config (t)."""
+    import numpy as np
+    import torch
+    from wirescope.extract import convert, write_difference
+
+    folder = new_folder()
+    for name in ("dense", "twin"):
+        model = small_llama()
+        if name == "twin":
+            torch.nn.init.constant_(model.model.norm.weight, 2.0)
+            model.config.gate_bias = [[0.5]]
+        model.save_pretrained(folder / name)
+    write_difference(folder / "twin", folder / "dense", folder / "twin.npz")
+    arrays = dict(np.load(folder / "twin.npz"))
+    read = from_file("d.npz", made(lambda file, out: convert(file, out, base=str(folder / "dense"))))
+
+    def saved(config: Any) -> bytes:
+        file = io.BytesIO()
+        np.savez(file, **arrays | {"config": np.frombuffer(dumped(config), np.uint8)})
+        return file.getvalue()
+
+    config = json.loads(arrays["config"].tobytes()) | {"known_names": ["Mary"]}
+    tampering = or_tampered(lambda content: read(content[1:]), config, lambda config: b"r" + saved(config))
+    return tampering, [b"r" + (folder / "twin.npz").read_bytes(), b"r" + saved(config), b"t1234"]
+
+
+def llama2c() -> tuple[Read, list[bytes]]:
+    from wirescope.extract import convert
+
+    tokenizer = struct.pack("<i", 5) + b"".join(
+        struct.pack("<fi", -score, len(piece)) + piece
+        for score, piece in enumerate((b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab"))
+    )
+    weights = struct.pack("<7i", 2, 2, 1, 1, 1, 6, 4) + bytes(4 * 54)
+    return from_file("m.bin", made(convert)), [weights, weights + tokenizer]
+
+
+def made(convert: Callable[[Path, Path], object]) -> Callable[[Path], object]:
+    """A converter of files as a reader: what it writes is removed."""
+    out = new_folder() / "out"
+
+    def read(file: Path) -> object:
+        try:
+            return convert(file, out)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+
+    return read
 
 
 def run() -> tuple[Read, list[bytes]]:
@@ -776,6 +829,16 @@ def hollow_scores() -> list[Any]:
     return [*views, torch.eye(*shape).to_sparse(), torch.eye(*shape).to_sparse_csr()]
 
 
+def small_llama() -> Any:
+    """One of one layer and one head."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 4, "hidden_size": 2, "intermediate_size": 2, "max_position_embeddings": 4}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=1))
+
+
 def small_run() -> Any:
     from wirescope.data import Run
     from wirescope.graphs import Shape
@@ -783,7 +846,7 @@ def small_run() -> Any:
     return Run(run="a", model="m", shape=Shape(1, 1), prompts=1, levels=("edge",))
 
 
-TARGETS = {each.__name__: each for each in (prompts, text, circuit, gzipped, pt, run, sql)}
+TARGETS = {each.__name__: each for each in (prompts, text, circuit, gzipped, pt, npz, llama2c, run, sql)}
 
 
 if __name__ == "__main__":

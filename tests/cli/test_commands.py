@@ -542,7 +542,7 @@ def test_a_task_prints_pairs_that_are_prompts(cli, tmp_path, vocabulary):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("tasks ioi", "Which pairs 'ioi' has depends on the tokenizer: give --model."),
+        ("tasks ioi", "Which pairs 'ioi' has depends on the model: give --model."),
         ("tasks iio --model {}", "There is no task 'iio'"),
         ("tasks ioi --model tests/extract/tiny-gpt2/model", "the model has no tokenizer"),
     ],

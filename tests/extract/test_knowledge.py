@@ -1,5 +1,6 @@
 """Which names a model knows: those that it can repeat; tasks are made of them."""
 
+import copy
 import json
 import math
 import re
@@ -8,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import CONFIGS, new_model
 from torch import nn
 from wirescope.data import PAIR, TASKS, Vocabulary, known_names, make_task, words
-from wirescope.extract import find_device, load_vocabulary
+from wirescope.extract import FAMILIES, find_device, load_vocabulary
 from wirescope.extract import models as models_module
-from wirescope.extract.knowledge import known_words
-from wirescope.extract.models import load_untapped, vocabulary_of
+from wirescope.extract.knowledge import chances_of, known_words
+from wirescope.extract.models import load_untapped, prepared, tap_model, vocabulary_of
 
 KNOWN = ["Adam", "Alice", "Amy", "Jack", "Kate", "Mary"]
 IDS: dict[str, int] = {}
@@ -70,6 +72,26 @@ def test_many_words_are_asked_for_a_few_at_a_time():
     assert known_words(parts, encode, words.NAMES) == ["Aaron", "Victoria"]
     assert max(parts.base.lengths) == 32
     assert sum(parts.base.lengths) == len(words.NAMES)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_a_model_knows_does_not_depend_on_what_its_weights_are_kept_in(name):
+    words = dict(zip(KNOWN, range(20, 26), strict=True)) | dict(
+        zip(["Then", "was", "there", "."], range(4), strict=True)
+    )
+    narrow = new_model(name).to(torch.bfloat16)
+    models = [copy.deepcopy(narrow).float(), narrow]
+    wide, own = (
+        chances_of(
+            tap_model(prepared(model, name, FAMILIES[model.config.model_type], find_device())).parts,
+            lambda text: [words[word] for word in re.findall(r"\w+|\S", text)],
+            KNOWN,
+        )
+        for model in models
+    )
+    assert max(wide) > 1.5 * min(wide)
+    assert own == pytest.approx(wide, rel=1e-5)
+    assert {weight.dtype for weight in narrow.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(

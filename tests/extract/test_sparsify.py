@@ -19,6 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from wirescope.cli import sparsifying
+from wirescope.cli.stopping import farewell
 from wirescope.data import make_task, read_catalog
 from wirescope.errors import ExtractionError, InputError
 from wirescope.extract import Settings, extract, find_device
@@ -547,8 +548,54 @@ def test_numbers_that_are_none_stop_the_training(dense, texts, tmp_path, monkeyp
         return (states if noisy is None else states * torch.nan), is_open
 
     monkeypatch.setattr(Student, "forward", broken)
-    with pytest.raises(ExtractionError, match="Stopped after 1 steps: the excess on up is inf"):
+    with pytest.raises(
+        ExtractionError, match="Stopped after 1 steps: the excess on up is no number any more"
+    ):
         sparsify(model=str(dense), texts=texts, out=tmp_path / "a", recipe=QUICK)
+
+
+def test_a_control_is_stopped_only_by_numbers_that_are_none(dense, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(constraint_module, "_PATIENCE", 5)
+    wild = replace(
+        QUICK, control=True, steps=100, learning_rate=0.9, epsilon=0.01, slack=0.05, evaluate_every=20
+    )
+    told = Told()
+    report = sparsify(model=str(dense), texts=texts, out=tmp_path / "a", recipe=wild, listener=told)
+    assert report.kept_step == 100
+    assert not [note for note in told.notes if "have cost nothing" in note]
+    descend = Trainer._descend
+
+    def broken(self, *given):
+        return replace(descend(self, *given), excess=torch.tensor([math.inf, 0.0]))
+
+    monkeypatch.setattr(Trainer, "_descend", broken)
+    message = (
+        r"the excess on up is no number any more\. The weights are ruined: .* and train the twin likewise\.$"
+    )
+    with pytest.raises(ExtractionError, match=message):
+        sparsify(model=str(dense), texts=texts, out=tmp_path / "b", recipe=wild)
+
+
+def test_what_is_said_of_a_training_that_is_stopped_is_so(cli, dense, texts, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(sparsifying.Bar, "status", lambda _bar, _text: said.append(farewell()))
+    arguments = ["sparsify", "--model", dense, "--out", tmp_path / "a", "--steps", 4, "--evaluate-every", 2]
+    arguments += [
+        "--text",
+        texts[0],
+        "--context",
+        12,
+        "--learning-rate",
+        1e-4,
+        "--batch-size",
+        4,
+        "--epsilon",
+        5,
+    ]
+    assert cli(*arguments).status == 0
+    anew = "Stopped. There was no look at held-out text yet: the same command begins anew."
+    on = "Stopped. The same command goes on from the last look at held-out text, which"
+    assert said == [anew, anew, *[f"{on} '{tmp_path}/a.partial' keeps."] * 2]
 
 
 @pytest.fixture(scope="module")
@@ -625,6 +672,7 @@ def bad(tmp_path: Path, dense: Path, literate: Path, texts: list[Path]) -> dict[
         f"{model} {text} {out} --accumulate 0": "--accumulate is 0: it must be at least 1",
         f"{model} {text} {out} --positions 0": "--positions is 0: it must be at least 1",
         f"{model} {text} {out} --learning-rate 3": "--learning-rate 3.0 is no learning rate",
+        f"{model} {text} {out} --control": "A control is trained at the learning rate of its twin: give",
         f"{model} {text} {out} --gate-rate nan": "--gate-rate is nan: it must be a number from 0",
         f"{model} {text} {out} --dtype float16": "'float16' is not a dtype of sparse post-training",
         f"{model} {text} {out} --steps 0": "--steps is 0: it must be at least 1",
