@@ -19,7 +19,7 @@ from wirescope.data import LEVELS, MAIN_TASKS, PROTOCOLS
 from wirescope.extract import extract_each, settings_under
 from wirescope.queries import answer, interval_words, open_store
 
-PROMPTS, HALVINGS, SEED = 30, 3, 1
+PROMPTS, HALVINGS, SEED = 20, 3, 1
 KEY = ("protocol", "level", "ranking", "sparse_stem", "dense_stem")
 
 
