@@ -40,7 +40,10 @@ distances as (
         dense.k as dense_k,
         sparse.first_k as sparse_first_k,
         dense.first_k as dense_first_k,
-        sparse.may_jump + dense.may_jump > 0 as may_jump,
+        case
+            when sparse.stem = dense.stem then 'the same'
+            when sparse.may_jump + dense.may_jump > 0 then 'may jump'
+        end as how,
         ln(dense.k / dense.low) as dense_below,
         ln(dense.high / dense.k) as dense_above,
         ln(sparse.k / sparse.low) as sparse_below,
@@ -74,13 +77,15 @@ select
     dense_k / sparse_k as multiplier,
     dense_k / sparse_k * exp(
         case
-            when may_jump then -(dense_below + sparse_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_below + sparse_above)
             else -sqrt(power(dense_below, 2) + power(sparse_above, 2))
         end
     ) as low,
     dense_k / sparse_k * exp(
         case
-            when may_jump then dense_above + sparse_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_above + sparse_below
             else sqrt(power(dense_above, 2) + power(sparse_below, 2))
         end
     ) as high,
@@ -89,13 +94,15 @@ select
     dense_first_k / sparse_first_k as first_multiplier,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then -(dense_first_below + sparse_first_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_first_below + sparse_first_above)
             else -sqrt(power(dense_first_below, 2) + power(sparse_first_above, 2))
         end
     ) as first_low,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then dense_first_above + sparse_first_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_first_above + sparse_first_below
             else sqrt(power(dense_first_above, 2) + power(sparse_first_below, 2))
         end
     ) as first_high

@@ -177,6 +177,16 @@ def test_the_smaller_of_two_ablations_counts_for_each_model(opened):
     assert {row["high"] is None for row in found.values() if row["multiplier"]} == {True, False}
 
 
+def test_a_model_compared_with_itself_is_as_good_for_sure(opened):
+    connection, _ = opened
+    query = "select * from protocol_ratios where sparse_stem = dense_stem and sparse_k is not null"
+    rows = select(connection, query).to_pylist()
+    assert len(rows) == 10  # those that get there, and those of the other protocol
+    for row in rows:
+        assert [row[name] for name in ("multiplier", "low", "high")] == [1, 1, 1]
+        assert [row[name] for name in ("first_multiplier", "first_low", "first_high")] == [1, 1, 1]
+
+
 def test_a_curve_of_no_effect_is_nobodys_smaller_circuit(tmp_path):
     """It crosses early, as everything does that is divided by noise or by what has the wrong sign."""
     add(tmp_path / "s", "sparse-a-zero", effects(LATE, "zero"))
