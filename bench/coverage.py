@@ -12,7 +12,8 @@ prompt, which is lognormal,
 
 where x is the sum of a_pu over K as a share of all, and h(x) = 1 - (1 - x)^2. Smooth curves are without such pairs.
 Ragged ones dip wherever the first unit of a pair comes long before the second, and a fifth of the weaker units are
-negative besides, and work against the behaviour.
+negative besides, and work against the behaviour. By another ablation a model is another one; `smaller` are
+multipliers by the smaller circuit of two ablations, as under a protocol.
 
 What is true of a ranking, of so many prompts that rank, is the average over rankings and prompts without end; here, of
 some ten thousand. Then come samples of 20 to 30 prompts, whose halves, rankings, curves and intervals are those of the
@@ -27,7 +28,7 @@ The rule of the bands was chosen on the samples from 0 on; others are drawn unle
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,14 +38,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from wirescope.data import Catalog, Curves, Run
 from wirescope.graphs import Shape, ranking
-from wirescope.queries import ask
+from wirescope.queries import answer, ask
 from wirescope.queries.session import set_up
 
 THRESHOLD = 0.9
 UNITS = 200
 SIZES = np.unique(np.geomspace(1, UNITS, 20).round().astype(int))
-MODELS = {"sparse": 1.5, "control": 1.15, "dense": 0.85}
-"""The powers by which weights fall off."""
+MODELS = {"sparse": 1.5, "control": 1.15, "dense": 0.85, "sparse by mean": 1.45, "dense by mean": 0.9}
+"""The powers by which weights fall off; what a model's units matter is another thing by another ablation."""
 SHAPES = ("smooth", "ragged")
 RANKED_BY = ("prompt", "task")
 RATIOS = ("prompt / task", "twin / control, prompt", "twin / control, task")
@@ -195,8 +196,9 @@ def intervals(
     for number in numbers:
         found = {}
         for name, by, folds, explained, effect in world.sample(number, curves):
-            runs[f"{name}-{number}"] = _run(name, number, world.prompts, curves)
-            tables.append(_rows(f"{name}-{number}", by, folds, explained, effect))
+            run = _run(name, number, world.prompts, curves)
+            runs[run.run] = run
+            tables.append(_rows(run, by, folds, explained, effect))
             found[name, by] = (np.nanmean(explained, axis=0), effect, explained)
         if others:
             yield from _others(found, number)
@@ -206,10 +208,15 @@ def intervals(
     for view in ("curves", "crossings"):  # once for all questions
         connection.register(view, connection.sql(f"select * from {view}").to_arrow_table())
     for row in ask(connection, "multiplier_intervals", threshold=THRESHOLD).to_pylist():
-        name = row["sparse_run"].partition("-")[0]
-        yield Interval("bands", f"{name}, {row['ranking']}", *_logs(row))
+        if row["ablation"] == "zero":
+            name = row["sparse_run"].partition("-")[0]
+            yield Interval("bands", f"{name}, {row['ranking']}", *_logs(row))
+    for row in answer(connection, "protocol_multipliers").to_pylist():
+        if row["sparse_run"].startswith("sparse"):
+            yield Interval("bands", f"sparse, smaller, {row['ranking']}", *_logs(row))
     for number in numbers:
-        same = {"run": f"sparse-{number}", "other": f"dense-{number}", "level": "edge", "ablation": "zero"}
+        same = {"run": f"sparse-{number}-zero", "other": f"dense-{number}-zero"}
+        same |= {"level": "edge", "ablation": "zero"}
         for what in ratios:
             (row,) = ask(connection, "multiplier_ratio", **same, **_ratio(what, number)).to_pylist()
             yield Interval("bands", what, *_logs(row))
@@ -222,6 +229,9 @@ def truths(world: World) -> dict[str, float]:
     found = {
         f"{name}, {by}": k["dense", by] - k[name, by] for name in ("sparse", "control") for by in RANKED_BY
     }
+    for by in RANKED_BY:
+        dense, sparse = (min(k[name, by], k[f"{name} by mean", by]) for name in ("dense", "sparse"))
+        found[f"sparse, smaller, {by}"] = dense - sparse
     found["prompt / task"] = found["sparse, prompt"] - found["sparse, task"]
     for by in RANKED_BY:
         found[f"twin / control, {by}"] = found[f"sparse, {by}"] - found[f"control, {by}"]
@@ -232,7 +242,7 @@ def _ratio(what: str, number: int) -> dict[str, str]:
     """What `multiplier_ratio` is given, besides the first pair."""
     if what == "prompt / task":
         return {"ranking": "prompt", "second_ranking": "task"}
-    return {"ranking": what.rpartition(" ")[2], "second_run": f"control-{number}"}
+    return {"ranking": what.rpartition(" ")[2], "second_run": f"control-{number}-zero"}
 
 
 def _logs(row: dict[str, float | None]) -> tuple[float, float]:
@@ -243,27 +253,31 @@ def _logs(row: dict[str, float | None]) -> tuple[float, float]:
     )
 
 
-def _run(model: str, number: int, prompts: int, curves: Curves) -> Run:
+def _run(name: str, number: int, prompts: int, curves: Curves) -> Run:
+    model, _, by_mean = name.partition(" by ")
+    ablation = by_mean or "zero"
     return Run(
-        run=f"{model}-{number}",
+        run=f"{model}-{number}-{ablation}",
         model=f"{model}-{number}",
         base_model=None if model == "dense" else f"dense-{number}",
         shape=Shape(1, 1),
         task="made-up",
         prompts=prompts,
         levels=("edge",),
-        curves=(curves,),
+        ablation=ablation,
+        protocol="published",
+        curves=(replace(curves, ablation=ablation),),
     )
 
 
-def _rows(run: str, by: str, folds: list[int | None], explained: Floats, effect: Floats) -> pa.Table:
+def _rows(run: Run, by: str, folds: list[int | None], explained: Floats, effect: Floats) -> pa.Table:
     """Rows of `effects`."""
     fold, prompt, size = np.nonzero(np.isfinite(explained))
     count = len(fold)
     columns = {
         "level": pa.array(["edge"] * count),
         "ranking": pa.array([by] * count),
-        "ablation": pa.array(["zero"] * count),
+        "ablation": pa.array([run.ablation] * count),
         "prompt_id": pa.array(prompt, pa.int32()),
         "requested": pa.array(SIZES[size], pa.int32()),
         "fold": pa.array(folds, pa.int32()).take(pa.array(fold)),
@@ -271,7 +285,7 @@ def _rows(run: str, by: str, folds: list[int | None], explained: Floats, effect:
         "metric": pa.array(explained[fold, prompt, size] * effect[prompt] - 1, pa.float32()),
         "m_all": pa.array(effect[prompt] - 1, pa.float32()),
         "m_none": pa.array(np.full(count, -1), pa.float32()),
-        "run": pa.array([run] * count),
+        "run": pa.array([run.run] * count),
     }
     return pa.table(columns)
 
@@ -342,6 +356,8 @@ def main() -> None:
             for what, truth in true.items():
                 cells = [
                     f"{100 * np.mean(hits[what, kind]):5.1f} ({np.exp(np.median(widths[what, kind])):5.2f})"
+                    if (what, kind) in hits
+                    else "-"
                     for kind in ("bands", "given", "bootstrap")
                 ]
                 print(f"  {what:<24}{np.exp(truth):8.2f}" + "".join(f"{cell:>16}" for cell in cells))

@@ -324,15 +324,14 @@ def _compared(connection: "DuckDBPyConnection") -> list[dict[str, Any]]:
                 runs = (f"{sparse}-{task}{ending}", f"{dense}-{task}{ending}")
                 key = (*runs, level, protocol.ranking(level))
                 row = by_runs[*key, ablation] if ablation == first else by_stems[*key, protocol.name]
-                ragged = any(
-                    (row[f"{which}_k"] or 0) > 1.1 * (row[f"{which}_first_k"] or 0) for which in _BOTH
-                )
                 rows.append(
                     {"protocol": protocol.name, "ablation": ablation, "level": level, "task": task}
                     | {name: row[name] for name in ("sparse_run", "dense_run", "ranking", "threshold")}
                     | {name: row.get(name, ablation) for name in ("sparse_ablation", "dense_ablation")}
-                    | {name: row[name] for name in ("sparse_k", "dense_k", "multiplier", "low", "high")}
-                    | {"ragged": ragged}
+                    | {
+                        name: row[name]
+                        for name in ("sparse_k", "dense_k", "multiplier", "low", "high", "ragged")
+                    }
                 )
     return rows
 
@@ -343,13 +342,13 @@ def _readable(found: list[dict[str, Any]], performed: Mapping[str, Performance])
     for row in found:
         both = {which: performed[row[f"{which}_run"]] for which in _BOTH}
         if any(performance.doubts() for performance in both.values()):
-            row = row | dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high"))
+            row = row | dict.fromkeys(("dense_k", "sparse_k", "multiplier", "low", "high", "ragged"))
         rows.append(
             {name: row[name] for name in ("protocol", "ablation", "level", "task")}
             | {which: None if row[f"{which}_k"] is None else whole_units(row[f"{which}_k"]) for which in both}
             | {"times fewer": _short(row["multiplier"])}
             | {end: _end(row[which], row["multiplier"]) for end, which in (("from", "low"), ("to", "high"))}
-            | {"ragged": "ragged" if row["ragged"] and row["multiplier"] is not None else None}
+            | {"ragged": "ragged" if row["ragged"] else None}
             | {f"{which} right": _short(performance.accuracy) for which, performance in both.items()}
         )
     return pa.Table.from_pylist(rows)

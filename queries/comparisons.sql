@@ -1,10 +1,10 @@
 -- How many times fewer units does a run need than another, and how sure is that?
 -- Curves are compared where level, ranking and ablation are the same. The multiplier is dense_k / sparse_k, null where
 -- either curve does not stay at the threshold; low and high are its 95 % interval, from those of both k on log k by
--- MOVER: the distance to an end is the root of the sum of the squares of the distances that move the multiplier that way.
--- Where a k may jump from one way up to another it is not a little off but all of its distance, and then the distances
--- themselves are added. A run is as good as itself, surely. An end is null, and the interval open, where that of a k is. What begins with first_ is by where
--- both get there first.
+-- MOVER: the distance to an end is the root of the sum of the squares of the distances that move the multiplier that
+-- way. Where a k may jump from one way up to another (see crossings), it may be off by the whole distance to an end of
+-- its interval, and the distances are added, not their squares. Of a run and itself the interval is 1 to 1. An end is
+-- null, and the interval open, where that of a k is. What begins with first_ is by where both get there first.
 with
 distances as (
     select

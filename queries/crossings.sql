@@ -3,8 +3,9 @@
 -- below at its last size; first_k is where the curve gets there first, whether it stays or not, and null if it never
 -- does. low and high are a 95 % interval of k: where the upper and the lower end of the curve's 95 % band do likewise.
 -- high is null, and the interval open, where the lower one does not; low is null too where there is no band. A curve is
--- ragged if it falls below the threshold again, so that k is larger than first_k by more than a tenth, or there is none;
--- k may jump from one way up to another where that is so of the curve or of either end of its band. Sizes at which nothing is defined are passed over.
+-- ragged if it falls below the threshold again, so that k is larger than first_k by more than a tenth, or there is no k.
+-- Where the curve or an end of its band is ragged, k may jump (may_jump): on other prompts, the curve may stay from
+-- another way up on. Sizes at which explained is null are left out.
 with
 bands as (
     select

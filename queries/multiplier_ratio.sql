@@ -1,89 +1,97 @@
 -- How do two multipliers compare: by how many times is the first one larger, and how sure is that?
 -- Each is of a sparse run and a dense one (run and other) at a level, by a ranking, with an ablation; what is not said of
--- the second one is as of the first. The 95 % interval is from those of the four crossings, as that of a multiplier is (see
--- comparisons). A crossing that both have in common, such as that of one dense model that two sparse ones are compared
--- with, cancels out and adds nothing. The ratio is null where a multiplier is, an end of its interval where it is open.
+-- the second one is as of the first. The 95 % interval is from those of the four crossings, as that of a multiplier is
+-- (see comparisons). Where two of the four are the same one, its distance counts as often as its logarithm does in that
+-- of the ratio: not at all where it cancels out, as that of one dense run of both pairs; twice where it is dense in one
+-- pair and sparse in the other. The ratio is null where a multiplier is, an end of its interval where it is open.
 with
+roles as (
+    select 'sparse' as role, -1 as times, $run as run, $level as level, $ranking as ranking, $ablation as ablation
+    union all
+    select 'dense', 1, $other, $level, $ranking, $ablation
+    union all
+    select
+        'second sparse',
+        1,
+        coalesce($second_run, $run),
+        coalesce($second_level, $level),
+        coalesce($second_ranking, $ranking),
+        coalesce($second_ablation, $ablation)
+    union all
+    select
+        'second dense',
+        -1,
+        coalesce($second_other, $other),
+        coalesce($second_level, $level),
+        coalesce($second_ranking, $ranking),
+        coalesce($second_ablation, $ablation)
+),
+
 crossed as (
     select
-        run,
-        level,
-        ranking,
-        ablation,
-        may_jump,
+        roles.role,
+        roles.times,
+        crossings.run,
+        crossings.level,
+        crossings.ranking,
+        crossings.ablation,
+        crossings.may_jump,
         case when $crossing = 'first' then ln(first_k) else ln(k) end as place,
         case when $crossing = 'first' then ln(first_k / first_low) else ln(k / low) end as below,
         case when $crossing = 'first' then ln(first_high / first_k) else ln(high / k) end as above
-    from crossings
-    where run in ($run, $other, coalesce($second_run, $run), coalesce($second_other, $other))
+    from roles
+    join crossings
+        on
+            crossings.run = roles.run
+            and crossings.level = roles.level
+            and crossings.ranking = roles.ranking
+            and crossings.ablation = roles.ablation
+    where crossings.run in ($run, $other, coalesce($second_run, $run), coalesce($second_other, $other))
 ),
 
-four as (
+two as (
     select
-        dense.place - sparse.place as multiplier,
-        second_dense.place - second_sparse.place as second_multiplier,
-        sparse.run = second_sparse.run
-        and sparse.level = second_sparse.level
-        and sparse.ranking = second_sparse.ranking
-        and sparse.ablation = second_sparse.ablation as same_sparse,
-        dense.run = second_dense.run
-        and dense.level = second_dense.level
-        and dense.ranking = second_dense.ranking
-        and dense.ablation = second_dense.ablation as same_dense,
-        sparse.may_jump or second_sparse.may_jump as sparse_may_jump,
-        dense.may_jump or second_dense.may_jump as dense_may_jump,
-        sparse.above as sparse_down,
-        second_sparse.below as second_sparse_down,
-        dense.below as dense_down,
-        second_dense.above as second_dense_down,
-        sparse.below as sparse_up,
-        second_sparse.above as second_sparse_up,
-        dense.above as dense_up,
-        second_dense.below as second_dense_up
-    from crossed as sparse
-    cross join crossed as dense
-    cross join crossed as second_sparse
-    cross join crossed as second_dense
-    where
-        sparse.run = $run
-        and sparse.level = $level
-        and sparse.ranking = $ranking
-        and sparse.ablation = $ablation
-        and dense.run = $other
-        and dense.level = $level
-        and dense.ranking = $ranking
-        and dense.ablation = $ablation
-        and second_sparse.run = coalesce($second_run, $run)
-        and second_sparse.level = coalesce($second_level, $level)
-        and second_sparse.ranking = coalesce($second_ranking, $ranking)
-        and second_sparse.ablation = coalesce($second_ablation, $ablation)
-        and second_dense.run = coalesce($second_other, $other)
-        and second_dense.level = coalesce($second_level, $level)
-        and second_dense.ranking = coalesce($second_ranking, $ranking)
-        and second_dense.ablation = coalesce($second_ablation, $ablation)
+        max(case when role = 'dense' then place end) - max(case when role = 'sparse' then place end) as multiplier,
+        max(case when role = 'second dense' then place end)
+        - max(case when role = 'second sparse' then place end) as second_multiplier
+    from crossed
+    having count(*) = 4
 ),
 
--- sums of the distances downwards and upwards, and of their squares
-sums as (
+-- each crossing once: how far off it may move the ratio downwards and upwards
+moves as (
     select
-        multiplier,
-        second_multiplier,
-        (sparse_may_jump and not same_sparse) or (dense_may_jump and not same_dense) as may_jump,
-        case when same_sparse then 0 else sparse_down + second_sparse_down end
-        + case when same_dense then 0 else dense_down + second_dense_down end as below,
-        case when same_sparse then 0 else sparse_up + second_sparse_up end
-        + case when same_dense then 0 else dense_up + second_dense_up end as above,
-        case when same_sparse then 0 else power(sparse_down, 2) + power(second_sparse_down, 2) end
-        + case when same_dense then 0 else power(dense_down, 2) + power(second_dense_down, 2) end as squares_below,
-        case when same_sparse then 0 else power(sparse_up, 2) + power(second_sparse_up, 2) end
-        + case when same_dense then 0 else power(dense_up, 2) + power(second_dense_up, 2) end as squares_above
-    from four
+        max(case when may_jump then 1 else 0 end) as may_jump,
+        abs(sum(times)) * case when sum(times) > 0 then max(below) else max(above) end as down,
+        abs(sum(times)) * case when sum(times) > 0 then max(above) else max(below) end as up
+    from crossed
+    group by run, level, ranking, ablation
+    having sum(times) <> 0
+),
+
+-- all together: 0 where all cancel out, null where one is
+distances as (
+    select
+        case
+            when count(*) = 0 then 0
+            when count(down) < count(*) then null
+            when max(may_jump) = 1 then sum(down)
+            else sqrt(sum(power(down, 2)))
+        end as down,
+        case
+            when count(*) = 0 then 0
+            when count(up) < count(*) then null
+            when max(may_jump) = 1 then sum(up)
+            else sqrt(sum(power(up, 2)))
+        end as up
+    from moves
 )
 
 select
     exp(multiplier) as multiplier,
     exp(second_multiplier) as second_multiplier,
     exp(multiplier - second_multiplier) as ratio,
-    exp(multiplier - second_multiplier - case when may_jump then below else sqrt(squares_below) end) as low,
-    exp(multiplier - second_multiplier + case when may_jump then above else sqrt(squares_above) end) as high
-from sums
+    exp(multiplier - second_multiplier - down) as low,
+    exp(multiplier - second_multiplier + up) as high
+from two
+cross join distances

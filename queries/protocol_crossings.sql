@@ -1,7 +1,8 @@
 -- Which ablation has the smaller circuit of each model, of those that its protocol has a run for?
--- Runs of one call under a protocol share a stem; place orders them by the k of their own curves (see crossings), and 1 is
--- the one that counts: the smaller, the only one that gets there, or zero where none does. A curve whose effect is
--- negative or within two standard errors of zero explains nothing, and has no k.
+-- Runs of one call under a protocol share a stem; place orders them by the k of their own curves (see crossings), and
+-- 1 is the one that counts: the smaller, the only one that gets there, or zero where none does. A curve whose effect is
+-- negative or within two standard errors of zero explains nothing, and has no k. Where two runs with the same
+-- stem and ablation have a curve, that of the run called STEM-ABLATION is taken, else that of the first by name.
 with
 measured as (
     select
@@ -18,8 +19,19 @@ measured as (
         crossings.first_k,
         crossings.first_low,
         crossings.first_high,
+        crossings.ragged,
         crossings.may_jump,
-        curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) as explains
+        curve_effects.effect > 2 * coalesce(curve_effects.effect_stderr, 0) as explains,
+        row_number() over (
+            partition by
+                runs.protocol,
+                runs.stem,
+                crossings.level,
+                crossings.ranking,
+                crossings.ablation,
+                crossings.threshold
+            order by case when runs.run = concat(runs.stem, '-', runs.ablation) then 0 else 1 end, runs.run
+        ) as choice
     from runs
     join crossings on crossings.run = runs.run and crossings.ablation = runs.ablation
     join curve_effects
@@ -45,8 +57,10 @@ found as (
         case when explains then first_k end as first_k,
         case when explains then first_low end as first_low,
         case when explains then first_high end as first_high,
+        explains and ragged as ragged,
         explains and may_jump as may_jump
     from measured
+    where choice = 1
 )
 
 select
@@ -63,6 +77,7 @@ select
     first_k,
     first_low,
     first_high,
+    ragged,
     may_jump,
     cast(row_number() over (
         partition by protocol, stem, level, ranking, threshold

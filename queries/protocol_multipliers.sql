@@ -14,7 +14,8 @@ select
     protocol_ratios.dense_k,
     protocol_ratios.multiplier,
     protocol_ratios.low,
-    protocol_ratios.high
+    protocol_ratios.high,
+    protocol_ratios.ragged
 from protocol_ratios
 join protocol_pairs
     on

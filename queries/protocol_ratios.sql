@@ -1,8 +1,8 @@
 -- How many times fewer units does one model need than another under their protocol, and how sure is that?
 -- Each model is taken by the ablation that has its smaller circuit.
--- The ends of the interval of a model's k are the least of those of its ablations, as its k is; null, which is open, where
--- all are. From these, those of the ratio are combined as in comparisons. What begins with first_ is of the same
--- ablations alone: which count is by the k from which on curves stay.
+-- The ends of the interval of a model's k are the least of those of its ablations, as its k is; null, which is open,
+-- where all are. From these, those of the ratio are combined as in comparisons. What begins with first_, and ragged (see
+-- multipliers), is of the same ablations alone: which count is by the k from which on curves stay.
 with
 sides as (
     select
@@ -19,6 +19,7 @@ sides as (
         max(case when place = 1 then first_k end) as first_k,
         max(case when place = 1 then first_low end) as first_low,
         max(case when place = 1 then first_high end) as first_high,
+        max(case when place = 1 and ragged then 1 else 0 end) as ragged,
         max(case when may_jump then 1 else 0 end) as may_jump
     from protocol_crossings
     group by protocol, stem, level, ranking, threshold
@@ -40,7 +41,11 @@ distances as (
         dense.k as dense_k,
         sparse.first_k as sparse_first_k,
         dense.first_k as dense_first_k,
-        sparse.may_jump + dense.may_jump > 0 as may_jump,
+        sparse.ragged + dense.ragged > 0 as ragged,
+        case
+            when sparse.stem = dense.stem then 'the same'
+            when sparse.may_jump + dense.may_jump > 0 then 'may jump'
+        end as how,
         ln(dense.k / dense.low) as dense_below,
         ln(dense.high / dense.k) as dense_above,
         ln(sparse.k / sparse.low) as sparse_below,
@@ -74,13 +79,15 @@ select
     dense_k / sparse_k as multiplier,
     dense_k / sparse_k * exp(
         case
-            when may_jump then -(dense_below + sparse_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_below + sparse_above)
             else -sqrt(power(dense_below, 2) + power(sparse_above, 2))
         end
     ) as low,
     dense_k / sparse_k * exp(
         case
-            when may_jump then dense_above + sparse_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_above + sparse_below
             else sqrt(power(dense_above, 2) + power(sparse_below, 2))
         end
     ) as high,
@@ -89,14 +96,17 @@ select
     dense_first_k / sparse_first_k as first_multiplier,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then -(dense_first_below + sparse_first_above)
+            when how = 'the same' then 0
+            when how = 'may jump' then -(dense_first_below + sparse_first_above)
             else -sqrt(power(dense_first_below, 2) + power(sparse_first_above, 2))
         end
     ) as first_low,
     dense_first_k / sparse_first_k * exp(
         case
-            when may_jump then dense_first_above + sparse_first_below
+            when how = 'the same' then 0
+            when how = 'may jump' then dense_first_above + sparse_first_below
             else sqrt(power(dense_first_above, 2) + power(sparse_first_below, 2))
         end
-    ) as first_high
+    ) as first_high,
+    ragged
 from distances

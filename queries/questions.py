@@ -5,8 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..data import TABLES
+from ..data import LEVELS, PROTOCOLS, TABLES
 from ..errors import InputError, did_you_mean, one_of
+from ..graphs import RANKINGS
 from .engine import Connection, Engine, engine_of, remembered
 from .settings import THRESHOLD, set_thresholds
 from .texts import QUESTIONS, VIEWS, text
@@ -25,6 +26,16 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """What a question is given unless the caller says otherwise; no prompt means those that rank."""
 CROSSINGS = ("sustained", "first")
 """Where a curve reaches a threshold: from where on it stays there, or where it first gets there."""
+
+_KNOWN = {
+    "level": LEVELS,
+    "ranking": ("prompt", *RANKINGS, "random"),
+    "ablation": ("corrupt", "zero", "mean"),
+    "protocol": tuple(PROTOCOLS),
+    "crossing": CROSSINGS,
+}
+"""The words that a question may be given."""
+_STEMS = "select distinct stem from runs where protocol = $protocol order by stem"
 
 _MOST_EFFECT = 1.5
 """Circuits may explain more than all of an effect, but never so much more that 90 can mean anything but 90 %."""
@@ -84,13 +95,8 @@ def ask(connection: Connection, question: str, /, **given: Any) -> pa.Table:
 
     Those about multipliers take the `threshold` and the `crossing`.
     """
-    query, needed = text(question), parameters(question)
-    values = _DEFAULTS.get(question, {}) | given
-    if values.keys() != set(needed):
-        raise InputError(
-            f"The question '{question}' needs {' and '.join(needed) or 'nothing'}, and was given "
-            f"{' and '.join(given) or 'nothing'}."
-        )
+    query, values = text(question), _DEFAULTS.get(question, {}) | given
+    _check_names(question, given)
     engine = engine_of(connection)
     _check_values(engine, values)
     return _at_threshold(engine, query, **values) if "threshold" in values else engine.run(query, values)
@@ -133,6 +139,37 @@ def _at_threshold(engine: Engine, query: str, threshold: float, **values: Any) -
         set_thresholds(engine, [THRESHOLD])
 
 
+def _check_names(question: str, given: dict[str, Any]) -> None:
+    """Refuse a call that lacks what a question must be given, or has what it does not take."""
+    taken, optional = parameters(question), sorted(_DEFAULTS.get(question, {}))
+    needed = [name for name in taken if name not in optional]
+    missing = [name for name in needed if name not in given]
+    others = [name for name in given if name not in taken]
+    wrong = []
+    if missing:
+        wrong.append(f"is missing {_and(missing)}")
+    if others:
+        wrong.append(f"does not take {_and(others)}")
+    if not wrong:
+        return
+    takes = f"It takes {', '.join(needed) or 'nothing'}"
+    if optional:
+        takes = f"{takes}; optional:" if needed else "All that it takes is optional:"
+        takes += f" {', '.join(optional)}"
+    meant = did_you_mean(others[0], taken) if others else ""
+    raise InputError(f"'{question}' {_and(wrong)}. {takes}.{meant}")
+
+
+def _and(words: list[str]) -> str:
+    """Words in a sentence.
+
+    >>> _and(["k"]), _and(["k", "run"]), _and(["k", "prompt", "run"])
+    ('k', 'k and run', 'k, prompt and run')
+    """
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last
+
+
 def _check_values(engine: Engine, values: dict[str, Any]) -> None:
     """Refuse what a question cannot be given, where SQL would answer with nothing or with nonsense."""
     if "k" in values and not (type(values["k"]) is int and values["k"] >= 1):
@@ -141,12 +178,16 @@ def _check_values(engine: Engine, values: dict[str, Any]) -> None:
         if not isinstance(values["threshold"], int | float):
             raise InputError(f"threshold is {values['threshold']!r}; it must be a number.")
         check_effect("The threshold", values["threshold"])
-    if "crossing" in values:
-        one_of("crossing", str(values["crossing"]), CROSSINGS)
+    for name, value in values.items():
+        what = name.removeprefix("second_")
+        if value is None and (what != name or what == "ablation"):  # that of the first, or of an imported run
+            continue
+        if what in _KNOWN:
+            one_of(what, str(value), _KNOWN[what])
     for name in sorted(values.keys() & {"run", "other", "second_run", "second_other"}):
         if values[name] is None and name.startswith("second_"):
             continue
-        there = _listed(engine, "run_names", "run")
+        there = _listed(engine, text("run_names"), "run")
         if values[name] not in there:
             raise InputError(
                 f"The store has no run '{values[name]}' (runs: {', '.join(there)})."
@@ -154,14 +195,23 @@ def _check_values(engine: Engine, values: dict[str, Any]) -> None:
             )
     prompt = values.get("prompt")
     if prompt is not None:
-        there = _listed(engine, "run_prompts", "prompt_id", run=values["run"])
+        there = _listed(engine, text("run_prompts"), "prompt_id", run=values["run"])
         if prompt not in there:
             known = f"its prompts are {there[0]} to {there[-1]}" if there else "it has none"
             raise InputError(f"The run '{values['run']}' has no prompt {prompt}; {known}.")
+    for name in ("sparse", "dense"):
+        if name in values:
+            protocol = values["protocol"]
+            there = _listed(engine, _STEMS, "stem", protocol=protocol)
+            if values[name] not in there:
+                raise InputError(
+                    f"The store has no runs '{values[name]}' under the protocol {protocol} (there are: "
+                    f"{', '.join(there) or 'none'}).{did_you_mean(str(values[name]), there)}"
+                )
 
 
-def _listed(engine: Engine, question: str, column: str, **values: Any) -> list[Any]:
-    """What a question lists: names or numbers that may be given."""
-    found = remembered(engine, (question, *values.values()), lambda: engine.run(text(question), values))
+def _listed(engine: Engine, query: str, column: str, **values: Any) -> list[Any]:
+    """What a query lists: names or numbers that may be given."""
+    found = remembered(engine, (query, *values.values()), lambda: engine.run(query, values))
     listed: list[Any] = found[column].to_pylist()
     return listed

@@ -54,7 +54,7 @@ CALLS = {
     "import {circuit} -s {tmp}/a*b": "reads as a pattern",
     "stats -s {store} --runs gpt2-small-ioi gpt2-small-ioi -k 9": "must have different names",
     "sql -s {store} top_edges -w run=gpt2-small-io -w k=5": "Did you mean 'gpt2-small-ioi'?",
-    "sql -s {store} multiplier_intervals -w treshold=0.5": "needs crossing and threshold, and was",
+    "sql -s {store} multiplier_intervals -w treshold=0.5": "does not take treshold. All that it takes",
     "runs -s {tmp}/nowhere": (
         "There is no store at '{tmp}/nowhere'; make one with 'wirescope extract' or 'wirescope import'."
     ),

@@ -350,7 +350,7 @@ def test_a_question_can_be_asked_by_name(cli, ioi_store, toy):
         [edges, edges, heads, heads], rel=1e-5
     )
     assert all(float(row["low"]) < float(row["high"]) for row in intervals)
-    assert "needs k and prompt and run" in cli("sql", "-s", ioi_store, "top_edges").err
+    assert "is missing k and run" in cli("sql", "-s", ioi_store, "top_edges").err
     assert "write name=value" in cli("sql", "-s", ioi_store, "top_edges", "-w", "k").err
 
 

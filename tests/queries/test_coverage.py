@@ -23,14 +23,14 @@ def simulation():
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["smooth", "ragged"])
 def test_at_least_90_of_100_intervals_contain_the_truth(simulation, shape):
-    """Of multipliers by each prompt's ranking and by cross-fitted ones, and of the ratio of two."""
+    """Of multipliers by each prompt's ranking and by cross-fitted ones, under a protocol too, and of ratios of two."""
     world = simulation.World(shape, PROMPTS)
     true, hits = simulation.truths(world), Counter()
-    ratio = "twin / control, task"
+    ratios = ("prompt / task", "twin / control, task")
     for first in range(0, SAMPLES, 25):
         some = range(first, first + 25)
-        for one in simulation.intervals(world, some, HALVINGS, ratios=[ratio], others=False):
+        for one in simulation.intervals(world, some, HALVINGS, ratios=ratios, others=False):
             hits[one.what] += one.low <= true[one.what] <= one.high
-    asked = {f"{model}, {by}" for model in ("sparse", "control") for by in ("prompt", "task")} | {ratio}
-    assert set(hits) == asked
+    models = ("sparse", "control", "sparse, smaller")
+    assert set(hits) == {f"{model}, {by}" for model in models for by in ("prompt", "task")} | {*ratios}
     assert {what: count for what, count in hits.items() if count < 90} == {}

@@ -216,6 +216,42 @@ def test_two_multipliers_are_compared_by_their_four_crossings(tmp_path):
         ask(connection, "multiplier_ratio", **first, second_run="sparce")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "times"),
+    [
+        (("a", "b"), ("b", "c"), {"a": -1, "b": 2, "c": -1}),
+        (("a", "b"), ("c", "a"), {"a": -2, "b": 1, "c": 1}),
+        (("a", "b"), ("b", "a"), {"a": -2, "b": 2}),
+        (("a", "b"), ("c", "c"), {"a": -1, "b": 1}),
+        (("a", "a"), ("a", "b"), {"a": 1, "b": -1}),
+    ],
+)
+def test_a_crossing_with_two_places_in_a_ratio_counts_as_often_as_it_is_multiplied(
+    tmp_path, first, second, times
+):
+    """The logarithm of the ratio is a sum of those of crossings, times so much, and so are its distances."""
+    curves = {"a": CURVES["sparse"], "b": (0.0, 0.3, 0.8, 0.97, 1.0), "c": CURVES["dense"]}
+    tables = {run: rows_of(curve, seed=i) for i, (run, curve) in enumerate(curves.items())}
+    given = dict(zip(("run", "other", "second_run", "second_other"), (*first, *second), strict=True))
+    (row,) = ask(
+        written(tmp_path / "s", tables),
+        "multiplier_ratio",
+        **given,
+        level="edge",
+        ranking="task",
+        ablation="zero",
+    ).to_pylist()
+    found = {run: np.log(ends(tables[run])[:3]) for run in times}  # a crossing and the ends of its interval
+    middle = sum(n * found[run][0] for run, n in times.items())
+    below, above = [], []
+    for run, n in times.items():
+        k, low, high = found[run]
+        below.append(n * (k - (low if n > 0 else high)))
+        above.append(n * ((high if n > 0 else low) - k))
+    wanted = (middle, middle - np.linalg.norm(below), middle + np.linalg.norm(above))
+    assert (row["ratio"], row["low"], row["high"]) == close(*np.exp(wanted))
+
+
 def test_halvings_are_the_same_for_all_and_each_prompt_is_measured_by_others():
     curves = Curves(
         ablation="zero", split=None, sizes={"edge": {"task": (1, 2), "prompt": (1,)}}, cross_fit=6

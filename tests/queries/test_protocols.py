@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from wirescope.cli import demo
 from wirescope.data import PROTOCOLS, Run, read_catalog, write_run
 from wirescope.errors import InputError
 from wirescope.graphs import Shape, Wiring
@@ -22,6 +23,7 @@ EARLY, LATE, LATER = (0.1, 0.7, 0.99, 1.1, 1.0), (0.0, 0.2, 0.6, 0.97, 1.0), (-0
 BARELY = (-0.1, 0.1, 0.3, 0.85, 0.95)  # the lower end of its band does not get to 0.9
 NOISY = (0.0, 0.2, 0.59, 0.97, 1.0)  # hardly later than LATE, and with a wider band, which gets there earlier
 NEVER, HARDLY, FALLS = (0.0, 0.1, 0.2, 0.3, 0.5), (0.0, 0.2, 0.5, 0.8, 0.89), (0.0, 0.95, 0.6, 0.99, 1.0)
+DROPS = (0.0, 0.95, 0.6, 0.7, 0.8)  # for good
 CASES = {  # by stem: the curves with zero and with mean; of the models that reach 0.9, all four combinations
     "sparse-both": (LATE, EARLY),
     "sparse-zero-alone": (LATE, NEVER),
@@ -177,6 +179,16 @@ def test_the_smaller_of_two_ablations_counts_for_each_model(opened):
     assert {row["high"] is None for row in found.values() if row["multiplier"]} == {True, False}
 
 
+def test_a_model_compared_with_itself_is_as_good_for_sure(opened):
+    connection, _ = opened
+    query = "select * from protocol_ratios where sparse_stem = dense_stem and sparse_k is not null"
+    rows = select(connection, query).to_pylist()
+    assert len(rows) == 10  # those that get there, and those of the other protocol
+    for row in rows:
+        assert [row[name] for name in ("multiplier", "low", "high")] == [1, 1, 1]
+        assert [row[name] for name in ("first_multiplier", "first_low", "first_high")] == [1, 1, 1]
+
+
 def test_a_curve_of_no_effect_is_nobodys_smaller_circuit(tmp_path):
     """It crosses early, as everything does that is divided by noise or by what has the wrong sign."""
     add(tmp_path / "s", "sparse-a-zero", effects(LATE, "zero"))
@@ -185,6 +197,54 @@ def test_a_curve_of_no_effect_is_nobodys_smaller_circuit(tmp_path):
     (first, second) = (row for row in found if row["stem"] == "sparse-a" and row["ranking"] == "prompt")
     assert (first["ablation"], second["ablation"], second["k"]) == ("zero", "mean", None)
     assert first["k"] == pytest.approx(stays_from(LATE), rel=1e-5)
+
+
+def test_of_one_stem_and_ablation_the_run_that_says_the_ablation_counts(tmp_path):
+    """Others may be of other prompts."""
+    add(tmp_path / "s", "sparse-a", effects(EARLY, "zero"))
+    add(tmp_path / "s", "sparse-b", effects(LATER, "zero"))
+    add(tmp_path / "s", "sparse-a-zero", effects(LATE, "zero"))
+    add(tmp_path / "s", "sparse-a-mean", effects(LATER, "mean"))
+    connection = open_store(tmp_path / "s")
+    found = ask(connection, "run_protocol_crossings").to_pylist()
+    assert [(row["stem"], row["run"]) for row in found] == [
+        ("sparse-a", "sparse-a-zero"),
+        ("sparse-a", "sparse-a-mean"),
+        ("sparse-b", "sparse-b"),
+    ]
+    (row,) = select(
+        connection,
+        "select * from protocol_ratios where sparse_stem = 'sparse-a' and dense_stem = 'sparse-b'",
+    ).to_pylist()
+    assert (row["sparse_run"], row["sparse_k"]) == (
+        "sparse-a-zero",
+        pytest.approx(stays_from(LATE), rel=1e-5),
+    )
+    assert row["low"] > 1  # which it would not be by the interval of the other run
+
+
+@pytest.mark.parametrize(
+    ("curves", "ragged", "first"),
+    [
+        ((FALLS, LATER), True, True),  # the curve by zero counts, and falls
+        ((FALLS, EARLY), False, True),  # that by mean counts, and does not
+        ((DROPS, NEVER), True, True),  # there is no k
+        ((LATE, EARLY), False, False),
+    ],
+)
+def test_a_pair_is_ragged_if_a_curve_that_counts_falls_again(tmp_path, monkeypatch, curves, ragged, first):
+    for ablation, curve in zip(("zero", "mean"), curves, strict=True):
+        add(tmp_path / "s", f"sparse-ioi-{ablation}", effects(curve, ablation))
+        add(tmp_path / "s", f"dense-ioi-{ablation}", effects(LATE, ablation))
+    for name in ("sparse-ioi", "dense-ioi"):
+        add(tmp_path / "s", name, effects(LATE, "corrupt", ranking="task"), protocol="contrast")
+    connection = open_store(tmp_path / "s")
+    (row,) = select(connection, "select * from protocol_multipliers where protocol = 'published'").to_pylist()
+    assert row["ragged"] == ragged
+    for name, value in {"PAIR": ("dense", "sparse"), "LEVELS": ("edge",), "MAIN_TASKS": ("ioi",)}.items():
+        monkeypatch.setattr(demo, name, value)
+    said = {row["ablation"]: row["ragged"] for row in demo._compared(connection)}
+    assert said == {"zero": first, "smaller": ragged, "corrupt": False}
 
 
 def test_runs_pair_within_a_protocol_or_without_one(opened):

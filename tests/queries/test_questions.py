@@ -1,4 +1,4 @@
-"""Every question on the toy store: against golden files, and against slow and obvious numpy.
+"""Every question on a toy store: against golden files, and against slow and obvious numpy.
 
 A golden file is the answer that a diff shows. After a wanted change: ``UPDATE_GOLDEN=1 pytest tests/queries``.
 """
@@ -14,7 +14,18 @@ import pytest
 from wirescope.data import TABLES, Run, write_run
 from wirescope.errors import InputError
 from wirescope.graphs import Shape, Wiring, auroc
-from wirescope.queries import QUESTIONS, VIEWS, answer, ask, engine, open_store, parameters, select, text
+from wirescope.queries import (
+    QUESTIONS,
+    VIEWS,
+    answer,
+    ask,
+    engine,
+    open_store,
+    parameters,
+    questions,
+    select,
+    text,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 WIRING = Wiring(Shape(2, 2))
@@ -55,7 +66,8 @@ def rounded(table: pa.Table) -> str:
 
 
 @pytest.mark.parametrize("question", [*QUESTIONS, *VIEWS])
-def test_the_answer_is_the_golden_one(connection, question, given):
+def test_the_answer_is_the_golden_one(store_of, question, given):
+    connection = open_store(store_of(question))
     if question in VIEWS:
         found = select(connection, f"select * from {question} order by all")
     else:
@@ -64,6 +76,7 @@ def test_the_answer_is_the_golden_one(connection, question, given):
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(rounded(found))
     assert rounded(found) == file.read_text()
+    assert found.num_rows or question == "run_attributed"  # for which no prompts are chosen
 
 
 def test_every_file_is_a_question_and_says_which():
@@ -289,13 +302,63 @@ def test_a_store_whose_path_is_a_pattern_is_refused(tmp_path, toy, name):
         ("top_edges", {"run": "dense-ioi", "k": 5, "prompt": 9}, "has no prompt 9; its prompts are 0 to 3"),
         ("overlap", {"run": "dense-ioi", "other": "sparse-ioo", "k": 5}, "Did you mean 'sparse-ioi'"),
         ("multiplier_intervals", {"threshold": "high"}, "threshold is 'high'"),
-        ("run_list", {"question": 1}, "needs nothing, and was given question"),
-        ("run_list", {"connection": 1}, "needs nothing, and was given connection"),
+        ("run_list", {"question": 1}, "does not take question. It takes nothing."),
+        ("run_list", {"connection": 1}, "does not take connection. It takes nothing."),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(connection, question, values, message):
     with pytest.raises(InputError, match=message):
         ask(connection, question, **values)
+
+
+@pytest.mark.parametrize(
+    ("question", "changed", "message"),
+    [
+        (
+            "run_curve",
+            {"ranking": "taks"},
+            "'taks' is not a ranking: choose from prompt, task, signed, random. Did you mean 'task'?",
+        ),
+        ("run_multiplier", {"level": "bogus"}, "'bogus' is not a level: choose from edge, head, attention."),
+        (
+            "run_prompt_curve",
+            {"ablation": "bogus"},
+            "'bogus' is not an ablation: choose from corrupt, zero, mean.",
+        ),
+        (
+            "multiplier_ratio",
+            {"second_ranking": "bogus"},
+            "'bogus' is not a ranking: choose from prompt, task, ",
+        ),
+        (
+            "run_protocol_ratio",
+            {"protocol": "bogus"},
+            "'bogus' is not a protocol: choose from published, contrast.",
+        ),
+        (
+            "run_protocol_ratio",
+            {"dense": "dense-oio"},
+            "The store has no runs 'dense-oio' under the protocol published (there are: dense-ioi, sparse-ioi). "
+            "Did you mean 'dense-ioi'?",
+        ),
+        (
+            "run_protocol_ratio",
+            {"protocol": "contrast"},
+            "The store has no runs 'sparse-ioi' under the protocol contrast (there are: none).",
+        ),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused(store_of, given, question, changed, message):
+    """SQL would find no rows, which is what there is where nothing was measured."""
+    with pytest.raises(InputError) as found:
+        ask(open_store(store_of(question)), question, **given[question] | changed)
+    assert str(found.value).startswith(message)
+
+
+def test_the_ablations_that_are_known_are_those_of_runs():
+    extract = pytest.importorskip("wirescope.extract", reason="torch is not installed", exc_type=ImportError)
+    assert questions._KNOWN["ablation"] == extract.ABLATIONS
+    assert questions._KNOWN["ranking"] == (*extract.RANKINGS, "random")
 
 
 def test_a_view_can_be_asked_for_by_name(connection):
@@ -364,9 +427,30 @@ def test_two_columns_of_one_name_are_refused(connection):
 
 def test_a_question_without_what_it_needs_is_refused(connection):
     assert parameters("top_edges") == ["k", "prompt", "run"]
-    with pytest.raises(InputError, match="'top_edges' needs k and prompt and run, and was given k"):
-        ask(connection, "top_edges", k=3)
-    with pytest.raises(InputError, match="'top_attention' needs k and prompt and run"):
-        ask(connection, "top_attention", run="dense-ioi", k=3)
-    with pytest.raises(InputError, match="'run_list' needs nothing, and was given k"):
-        ask(connection, "run_list", k=3)
+    for question, values, message in (
+        ("top_edges", {"k": 3}, "'top_edges' is missing run. It takes k, run; optional: prompt."),
+        ("top_edges", {}, "'top_edges' is missing k and run. It takes k, run; optional: prompt."),
+        ("top_attention", {"k": 3}, "'top_attention' is missing prompt and run. It takes k, prompt, run."),
+        ("run_list", {"k": 3}, "'run_list' does not take k. It takes nothing."),
+        (
+            "reach",
+            {"rnu": "dense-ioi"},
+            "'reach' is missing run and does not take rnu. It takes run. Did you mean 'run'?",
+        ),
+        (
+            "multiplier_intervals",
+            {"treshold": 0.5},
+            "'multiplier_intervals' does not take treshold. All that it takes is optional: crossing, threshold. "
+            "Did you mean 'threshold'?",
+        ),
+        (
+            "multiplier_ratio",
+            {"run": "sparse-ioi"},
+            "'multiplier_ratio' is missing ablation, level, other and ranking. It takes ablation, level, other, "
+            "ranking, run; optional: crossing, second_ablation, second_level, second_other, second_ranking, "
+            "second_run, threshold.",
+        ),
+    ):
+        with pytest.raises(InputError) as found:
+            ask(connection, question, **values)
+        assert str(found.value) == message

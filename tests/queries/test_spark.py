@@ -59,6 +59,17 @@ def duck(toy):
     return open_store(toy.path)
 
 
+@pytest.fixture(scope="module")
+def spark_protocol(session, toy_protocol):
+    return open_spark(toy_protocol, session)
+
+
+@pytest.fixture
+def engines_of(spark, duck, spark_protocol, toy_protocol):
+    """Both engines, on the store on which a question or view has rows."""
+    return lambda asked: (spark_protocol, open_store(toy_protocol)) if "protocol" in asked else (spark, duck)
+
+
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
     assert found.schema == expected.schema
     assert found.num_rows == expected.num_rows
@@ -75,12 +86,14 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_has_duckdbs_answer(spark, duck, question, given):
+def test_a_question_has_duckdbs_answer(engines_of, question, given):
+    spark, duck = engines_of(question)
     assert_same(ask(spark, question, **given[question]), ask(duck, question, **given[question]))
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_is_duckdbs(spark, duck, view):
+def test_a_view_is_duckdbs(engines_of, view):
+    spark, duck = engines_of(view)
     assert_same(in_order(answer(spark, view)), in_order(answer(duck, view)))
 
 
