@@ -380,9 +380,10 @@ class Trainer:
             for kind, (what, bound) in self.bounds().items()
         )
         what = "Training without gates, as a control," if self._recipe.control else "Sparse post-training"
+        bounded = "" if self._recipe.control else f"; at most so much more: {bounds}"
         return (
             f"{what} in {self._recipe.steps:,} steps on {documents}; the dense model's loss on held-out "
-            f"text: {said}; at most so much more: {bounds}."
+            f"text: {said}{bounded}."
         )
 
     def _resumed(self) -> str:
