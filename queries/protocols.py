@@ -35,12 +35,15 @@ def stems_of(
 
 
 def runs_of(catalog: Catalog, stem: str, protocol: str) -> list[Run]:
-    """The runs that share a stem, those by the protocol's first ablation first."""
+    """The runs that share a stem, those by the protocol's first ablation first, and STEM-ABLATION before others."""
     known = find_protocol(protocol).ablations
+
+    def place(run: Run) -> tuple[int, bool, str]:
+        ablation = known.index(run.ablation) if run.ablation in known else len(known)
+        return ablation, run.run != f"{stem}-{run.ablation}", run.run
+
     runs = [run for run in catalog.runs.values() if run.protocol == protocol and run.stem == stem]
-    return sorted(
-        runs, key=lambda run: (known.index(run.ablation) if run.ablation in known else len(known), run.run)
-    )
+    return sorted(runs, key=place)
 
 
 def crossings_under(
