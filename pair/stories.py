@@ -2,9 +2,11 @@
 
     python pair/stories.py [--model stories] [--out twins] [--ship]
 
-It takes a thousand real stories, which are in ``tinystories.jsonl``. Two tasks are kinds of text as well, each with a
-bound of its own. The control is the same training without gates: what it does better than the dense model is due to
-more training on such stories, and a twin has to be compared with both.
+It takes two kinds of stories. A thousand real ones are in ``tinystories.jsonl``. They are too few: a twin learns them by
+heart, and becomes worse on others. So the model writes two thousand more itself, and there the twin is held to what its
+dense model predicts. Two tasks are kinds of text as well, each with a bound of its own. The control is the same
+training without gates: what it does better than the dense model is due to more training on such stories, so a twin has
+to be compared with both.
 
 What is there already is not made again, and a training that was stopped goes on. The twin is kept as what its weights
 are more than its dense model's, in a few bits each, and it is judged as it comes out of that. ``--ship`` puts that file
@@ -12,17 +14,21 @@ beside this one, for ``make stories-sparse``.
 """
 
 import argparse
+import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from train import Lines
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, StaticCache
 from transformers.utils.logging import disable_progress_bar
-from wirescope.data import make_task, read_documents
+from wirescope.data import make_task, read_documents, replacing
 from wirescope.extract import convert, write_difference
 from wirescope.extract.accuracy import accuracy
 from wirescope.extract.models import Loaded, load_untapped, vocabulary_of
@@ -33,14 +39,16 @@ from wirescope.extract.student import Student
 HERE = Path(__file__).parent
 REAL, SHIPPED = HERE / "tinystories.jsonl", HERE / "stories-sparse.npz"
 TASKS = ("ioi", "ioi-long")
+STORIES, AT_A_TIME = 2_048, 512
 RECIPE = Recipe(
     steps=3_600,
     epsilon=0.02,
-    epsilons=dict.fromkeys(TASKS, 0.05),
-    batch_size=12,
+    epsilons={"own": 0.2, "ioi": 0.1, "ioi-long": 0.1},
+    divergent=("own",),
+    batch_size=8,
     accumulate=2,
     positions=640,
-    learning_rate=5e-5,
+    learning_rate=8e-5,
     gate_rate=0.01,
     distill=1.0,
     evaluate_every=600,
@@ -59,9 +67,11 @@ def main() -> None:
     disable_progress_bar()
     out = options.out
     out.mkdir(parents=True, exist_ok=True)
-    twin, control = out / "stories-trained", out / "stories-control"
+    own, twin, control = out / "own.jsonl", out / "stories-trained", out / "stories-control"
     difference, sparse = out / SHIPPED.name, out / "stories-sparse"
-    train = {"model": options.model, "texts": [REAL], "tasks": TASKS, "dtype": "bfloat16"}
+    if not own.exists():
+        write_stories(options.model, own)
+    train = {"model": options.model, "texts": [REAL, own], "tasks": TASKS, "dtype": "bfloat16"}
     if not twin.exists():
         sparsify(**train, out=twin, recipe=RECIPE, listener=Lines())
     if not control.exists():
@@ -74,6 +84,49 @@ def main() -> None:
     print(f"{process_time() / 60:.0f} CPU minutes")
     if options.ship:
         shutil.copyfile(difference, SHIPPED)
+
+
+def write_stories(name: str, out: Path, count: int = STORIES) -> None:
+    """Stories that a model writes, a document a line, each drawn from all that it says may come next."""
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    generator = torch.Generator().manual_seed(RECIPE.seed)
+    with replacing(out) as file:
+        for first in range(0, count, AT_A_TIME):
+            for ids in written(model, min(AT_A_TIME, count - first), generator):
+                text = tokenizer.decode(until_the_next(ids.tolist(), tokenizer.bos_token_id))
+                file.write((json.dumps({"text": text}) + "\n").encode())
+            print(f"{min(first + AT_A_TIME, count):,} stories", file=sys.stderr, flush=True)
+
+
+@torch.no_grad()
+def written(model: PreTrainedModel, count: int, generator: torch.Generator) -> Tensor:
+    """Stories as long as the context, without what each begins with, [story, position]."""
+    context = model.config.max_position_embeddings
+    cache = StaticCache(model.config, max_cache_len=context)
+    ids = torch.full((count, 1), model.config.bos_token_id)
+    tokens = []
+    for _ in range(context - 1):
+        logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[:, -1]
+        ids = drawn(logits.float(), generator)
+        tokens.append(ids)
+    return torch.cat(tokens, 1)
+
+
+def drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """A token for each row, as likely as the logits say, [row, 1]."""
+    upto = logits.softmax(-1).cumsum(-1)  # [row, token]
+    at = torch.rand(len(logits), 1, generator=generator) * upto[:, -1:]
+    return torch.searchsorted(upto, at, right=True).clamp(max=logits.shape[1] - 1)
+
+
+def until_the_next(ids: list[int], begins: int) -> list[int]:
+    """One story of several.
+
+    >>> until_the_next([5, 6, 1, 7], begins=1)
+    [5, 6]
+    """
+    return ids[: ids.index(begins)] if begins in ids else ids
 
 
 def report(base: str, *others: Path) -> None:
