@@ -2,9 +2,9 @@
 
     python pair/stories.py [--model stories] [--out twins] [--ship]
 
-It takes two kinds of stories. A thousand real ones are in ``tinystories.jsonl``. They are too few: a twin learns them by
-heart, and becomes worse on others. So the model writes two thousand more itself, and there the twin is held to what its
-dense model predicts. Two tasks are kinds of text as well, each with a bound of its own. The control is the same
+It takes two kinds of stories. A thousand real ones are in ``tinystories.jsonl``. They are too few: a twin learns them
+by heart, and becomes worse on others. So the model writes two thousand more itself, and there the twin is held to what
+its dense model predicts. Two tasks are kinds of text as well, each with a bound of its own. The control is the same
 training without gates: what it does better than the dense model is due to more training on such stories, so a twin has
 to be compared with both.
 
