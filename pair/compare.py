@@ -1,7 +1,7 @@
 """How many times fewer units sparse twins and controls need than their dense models for 0.9 of the effect, by seed.
 
     python pair/compare.py pairs/seed-0 pairs/seed-1 pairs/seed-2
-    python pair/compare.py twins --dense stories --tasks ioi ioi-long
+    python pair/compare.py twins --dense stories --tasks ioi ioi-long --prompts 40
 
 A folder has MODEL-sparse and MODEL-control, and MODEL itself unless that is named by --dense. It gets a store, in which
 nothing is made twice: all tasks, all levels, both protocols. What ranks for a whole task is cross-fitted. Prompts are
@@ -28,13 +28,17 @@ def main() -> None:
     parser.add_argument("pairs", type=Path, nargs="+", help="folders that train.py or stories.py made")
     parser.add_argument("--dense", help="the dense model, if it is not PAIR/tiny")
     parser.add_argument("--tasks", nargs="+", default=MAIN_TASKS)
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help="of each task")
     options = parser.parse_args()
     pairs, name = options.pairs, Path(options.dense or "tiny").name
     torch.set_num_threads(1)
     others = [f"{name}-sparse", f"{name}-control"]
     found = [
         ratios(
-            [options.dense or str(pair / name), *(str(pair / other) for other in others)], options.tasks, pair
+            [options.dense or str(pair / name), *(str(pair / other) for other in others)],
+            options.tasks,
+            pair,
+            options.prompts,
         )
         for pair in pairs
     ]
@@ -55,7 +59,9 @@ def main() -> None:
                     print(f"| {task}, {level} | " + " | ".join(cells) + " |")
 
 
-def ratios(models: Sequence[str], tasks: Sequence[str], pair: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+def ratios(
+    models: Sequence[str], tasks: Sequence[str], pair: Path, prompts: int
+) -> dict[tuple[str, ...], dict[str, Any]]:
     """By protocol, level, ranking, model and dense model, each on a task: what the store says of the two."""
     store = pair / "store"
     for task in tasks:
@@ -66,10 +72,10 @@ def ratios(models: Sequence[str], tasks: Sequence[str], pair: Path) -> dict[tupl
                     task=task,
                     store=store,
                     run=f"{Path(model).name}-{task}",
-                    limit=PROMPTS,
+                    limit=prompts,
                     seed=SEED,
                     settings=settings_under(
-                        protocol, levels=LEVELS, cross_fit=HALVINGS, batch_size=2 * PROMPTS
+                        protocol, levels=LEVELS, cross_fit=HALVINGS, batch_size=2 * prompts
                     ),
                     dtype="float32",
                 )

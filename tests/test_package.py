@@ -13,14 +13,14 @@ import pytest
 from wirescope.data import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("extract", "graphs", "queries", "viz", "data", "cli")
-TORCH_FREE = ("graphs", "queries", "viz", "data")
+FOLDERS = ("errors", "extract", "graphs", "queries", "viz", "data", "cli")
+TORCH_FREE = ("errors", "graphs", "queries", "viz", "data")
 
 
 def modules(folder: str) -> list[str]:
     package = importlib.import_module(f"wirescope.{folder}")
     names = [f"wirescope.{folder}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    return [name for name in names if not name.endswith("__main__")]
+    return [package.__name__, *(name for name in names if not name.endswith("__main__"))]
 
 
 def python(script: str) -> str:
