@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
 from wirescope.data import PROTOCOLS, read_catalog
 from wirescope.errors import InputError
 from wirescope.extract import (
@@ -311,30 +310,28 @@ def test_the_command_makes_both_runs_and_says_of_each_what_it_came_to(tiny, cli,
 
 
 @pytest.mark.slow
-def test_several_processes_make_the_same_runs(made, tiny, tmp_path):
-    store, _ = made
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    options = ["--model", tiny / "model", "--prompts", tiny / "prompts.jsonl", "--store", tmp_path / "s"]
-    options += [
-        "--run",
-        "tiny",
-        "--protocol",
-        "published",
-        "--sizes",
-        "5,60",
-        "--level",
-        "edge",
-        "--level",
-        "attention",
+def test_several_processes_make_the_same_runs(tiny, tmp_path):
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "wirescope.cli",
+        "--",
     ]
-    quiet = {
-        "env": os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},  # bytes depend on it
-        "capture_output": True,
-        "text": True,
-        "check": False,
-    }
-    done = subprocess.run([*torchrun, "-m", "wirescope.cli", "--", "extract", *options], **quiet)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Run 'tiny-zero', protocol published") == 1
+    for store, how in (("one", ["-m", "wirescope.cli"]), ("two", torchrun)):
+        done = subprocess.run(
+            [sys.executable, *how, "extract", "--model", tiny / "model", "--prompts", tiny / "prompts.jsonl"]
+            + ["--store", tmp_path / store, "--run", "tiny", "--protocol", "published", "--sizes", "5,60"]
+            + ["--level", "edge", "--level", "attention"],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # bytes depend on it
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("Run 'tiny-zero', protocol published") == 1
     for run in ("tiny-zero", "tiny-mean"):
-        assert scores_and_effects(tmp_path / "s", run) == scores_and_effects(store, run)
+        assert scores_and_effects(tmp_path / "two", run) == scores_and_effects(tmp_path / "one", run)
