@@ -321,11 +321,20 @@ def test_several_processes_make_the_same_runs(tiny, tmp_path):
         "wirescope.cli",
         "--",
     ]
+    asked = [
+        "--model",
+        tiny / "model",
+        "--prompts",
+        tiny / "prompts.jsonl",
+        "--run",
+        "tiny",
+        "--sizes",
+        "5,60",
+    ]
+    asked += ["--protocol", "published", "--level", "edge", "--level", "attention"]
     for store, how in (("one", ["-m", "wirescope.cli"]), ("two", torchrun)):
         done = subprocess.run(
-            [sys.executable, *how, "extract", "--model", tiny / "model", "--prompts", tiny / "prompts.jsonl"]
-            + ["--store", tmp_path / store, "--run", "tiny", "--protocol", "published", "--sizes", "5,60"]
-            + ["--level", "edge", "--level", "attention"],
+            [sys.executable, *how, "extract", *asked, "--store", tmp_path / store],
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # bytes depend on it
             capture_output=True,
             text=True,
