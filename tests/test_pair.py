@@ -14,6 +14,14 @@ from safetensors.torch import load_file
 from wirescope.data import LEVELS, MAIN_TASKS, PAIR, TASKS, Vocabulary, make_task
 
 
+@pytest.fixture(autouse=True)
+def threads():
+    """The scripts take one thread; bytes of what other tests write depend on how many there are."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer()
