@@ -1,6 +1,6 @@
 """Errors: what can go wrong for the user, each a sentence that says what to change.
 
-All of them are a `WirescopeError`. Messages name parameters; the command line turns them into its options.
+All of them are a `WirescopeError`.
 """
 
 from collections.abc import Iterable, Sequence

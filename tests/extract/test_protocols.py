@@ -49,6 +49,23 @@ def under(tiny, store, protocol="published", listener=None, run="tiny", **given)
     )
 
 
+def pair_under(tiny, folder: Path) -> Path:
+    """A store with runs of the protocol `published`: of a model, and of a copy that names it as its dense original."""
+    dense, sparse = tiny / "model", folder / "sparse"
+    shutil.copytree(dense, sparse)
+    config = json.loads((sparse / "config.json").read_text())
+    (sparse / "config.json").write_text(json.dumps(config | {"base_model": str(dense)}))
+    for name, model in (("dense", dense), ("sparse", sparse)):
+        extract_each(
+            model=str(model),
+            prompts=tiny / "prompts.jsonl",
+            store=folder / "s",
+            run=name,
+            settings=settings_under("published", **SIZES),
+        )
+    return folder / "s"
+
+
 def scores_and_effects(store: Path, run: str) -> dict[str, bytes]:
     return {
         file.parent.parent.name + "/" + file.name: file.read_bytes()
@@ -180,18 +197,7 @@ def test_the_commands_of_a_run_are_those_that_made_it(made, tiny, cli, tmp_path)
 
 def test_a_level_that_the_runs_of_a_protocol_lack_is_added_by_the_command_that_is_named(tiny, cli, tmp_path):
     """Also where that makes runs of another name: those that had curves before are still drawn without being named."""
-    store, model = tmp_path / "s", tiny / "model"
-    shutil.copytree(model, tmp_path / "sparse")
-    config = json.loads((tmp_path / "sparse/config.json").read_text())
-    (tmp_path / "sparse/config.json").write_text(json.dumps(config | {"base_model": str(model)}))
-    for name, folder in (("dense", model), ("sparse", tmp_path / "sparse")):
-        extract_each(
-            model=str(folder),
-            prompts=tiny / "prompts.jsonl",
-            store=store,
-            run=name,
-            settings=settings_under("published", **SIZES),
-        )
+    store, model = pair_under(tiny, tmp_path), tiny / "model"
     draw = ["curve", "-s", store, "--protocol", "published", "-o", tmp_path / "c.svg", "--level"]
     assert cli(*draw, "edge").status == 0
     for name in ("dense", "sparse"):
@@ -222,19 +228,7 @@ def test_a_diagram_and_the_explorer_take_runs_of_a_protocol_without_their_ablati
 
 
 def test_without_a_protocol_an_ablation_takes_those_pairs_that_have_it(tiny, cli, tmp_path):
-    store = tmp_path / "s"
-    shutil.copytree(tiny / "model", tmp_path / "sparse")
-    config = json.loads((tmp_path / "sparse/config.json").read_text())
-    base = {"base_model": str(tiny / "model")}
-    (tmp_path / "sparse/config.json").write_text(json.dumps(config | base))
-    for name, folder in (("dense", tiny / "model"), ("sparse", tmp_path / "sparse")):
-        extract_each(
-            model=str(folder),
-            prompts=tiny / "prompts.jsonl",
-            store=store,
-            run=name,
-            settings=settings_under("published", **SIZES),
-        )
+    store = pair_under(tiny, tmp_path)
     draw = ["curve", "-s", store, "-o", tmp_path / "c.svg"]
     assert "choose it with --ablation, or a --protocol" in cli(*draw).err
     result = cli(*draw, "--ablation", "zero")
