@@ -113,11 +113,9 @@ def interval_words(low: float | None, high: float | None) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def runs_named(
-    connection: Connection, catalog: Catalog, names: Sequence[str], view: View | None = None
-) -> list[Run]:
+def runs_named(connection: Connection, catalog: Catalog, names: Sequence[str], view: View) -> list[Run]:
     """Runs by name; where the view has a protocol, by their names or stems: of each model the one that counts."""
-    if view is None or view.protocol is None:
+    if view.protocol is None:
         return [catalog.run(name) for name in names]
     stems = [stem for name in names for (stem,) in stems_of(connection, catalog, [name], view.protocol)]
     return [_that_counts(connection, catalog, stem, view) for stem in stems]
